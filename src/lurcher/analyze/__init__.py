@@ -1,0 +1,1 @@
+"""From files or a run directory to a verdict. Free of torch."""

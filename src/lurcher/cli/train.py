@@ -1,0 +1,53 @@
+"""`lurcher train`: run a job file on the resilient runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lurcher.cli.jobs import carry_out, command_line, output_options
+from lurcher.config import load_config, override
+from lurcher.faults import parse_fault
+
+
+@click.command(short_help="Train a job file; find, prove and go around slow parts.")
+@click.argument("job", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="TEXT",
+    help='Something that goes wrong on purpose, such as "slow rank 5 x1.8 from 20 to 60": iterations 20 to 59, or seconds with 12s. '
+    "Repeatable; added to those of the file.",
+)
+@click.option("--pace", type=click.Choice(["emulated", "none"]), help="Emulate a device's time, or run at host speed.")
+@click.option("--seed", type=int, metavar="N", help="Seed of initial values, data and emulated scatter.")
+@click.option("--iterations", type=int, metavar="N", help="Iterations to run.")
+@output_options
+@click.pass_context
+def train(
+    context: click.Context,
+    job: Path,
+    faults: tuple[str, ...],
+    pace: str | None,
+    seed: int | None,
+    iterations: int | None,
+    run_dir: str | None,
+    as_json: bool,
+    quiet: bool,
+    exit_code: bool,
+) -> int:
+    """Train the job that JOB.toml describes. Options win over the file.
+
+    While it trains, slow ranks are found, proven by a benchmark, and given fewer micro-batches; the training itself stays the same.
+    """
+    config = load_config(job)
+    config = override(
+        config,
+        fault=(*config.fault, *map(parse_fault, faults)),
+        job={"seed": seed, "iterations": iterations},
+        pace={"kind": pace},
+        run={"dir": run_dir},
+    )
+    return carry_out(config, command=command_line(context), as_json=as_json, quiet=quiet, exit_code=exit_code)

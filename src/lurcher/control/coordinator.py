@@ -1,0 +1,237 @@
+"""The pure heart of a job: iterations and benchmarks in; orders for the next border and decisions with reasons out.
+
+OBSERVE -> SUSPECT -> VALIDATE -> MITIGATE. It calls detect, localize, validate's judge and plan, and does nothing itself:
+no clock, no process, no file. It learns only from what it is told, so the same object drives a live job, a test and a simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from lurcher.config import DetectSection, PlanSection
+from lurcher.control.episode import Episode
+from lurcher.control.mitigation import Mitigation
+from lurcher.control.orders import BenchReport, Message, Outbox, StepSummary
+from lurcher.control.validation import Validation
+from lurcher.control.view import View
+from lurcher.control.watchlist import Watchlist
+from lurcher.detect.default import DefaultDetector
+from lurcher.layout import Layout
+from lurcher.localize.cohort import suspects
+from lurcher.records import ChangePoint, Decision, Reconfiguration, Suspicion
+
+BASELINE_BORDER = 2
+"""Iterations after the warm-up before every rank's benchmark baseline is taken."""
+
+
+class Coordinator:
+    """State of one job's diagnosis. `step` is a function of what it was told so far, and of nothing else."""
+
+    def __init__(self, detect: DetectSection, plan: PlanSection, layout: Layout, schedule: str, *, emulated: bool) -> None:
+        self._detect = detect
+        self.view = View(detect, schedule)
+        self.watchlist = Watchlist()
+        self.mitigation = Mitigation(plan, layout)
+        self.episodes: list[Episode] = []
+        self._validation = Validation(detect, emulated=emulated)
+        self._detector = DefaultDetector(detect)
+        self._now_s = 0.0
+        self._iteration = -1
+        self._decisions: list[Decision] = []
+        self._keep = ""
+        self.state = "observe"
+        self.reason = "learning what a healthy iteration costs"
+
+    @property
+    def reconfigurations(self) -> tuple[Reconfiguration, ...]:
+        """Plans carried out so far."""
+        return self.mitigation.done
+
+    def step(self, now_s: float, message: Message) -> Outbox:
+        """Take one message; `now_s` is only written into the decisions."""
+        self._now_s, self._iteration, self._decisions, self._keep = now_s, message.iteration, [], ""
+        bench: tuple[int, ...] = ()
+        layout: Layout | None = None
+        if isinstance(message, BenchReport):
+            self._take_benchmark(message)
+        else:
+            bench = self._take_iteration(message)
+            layout = self._mitigate(message) if not bench else None
+        return Outbox(bench, layout, tuple(self._decisions), self._keep)
+
+    # One iteration
+
+    def _take_iteration(self, step: StepSummary) -> tuple[int, ...]:
+        """Everything that one iteration tells; returns the ranks to benchmark at the next border."""
+        self._note_new_layout(step)
+        if step.iteration < self._detect.warmup_iterations:
+            return ()
+        settled = not self.watchlist and not self._open_episode() and self.state == "observe"
+        sample, residuals = self.view.add(step, self.watchlist.slowdown, settled=settled)
+        self.watchlist.observe(self.view.ratios)
+        episode = self._open_episode()
+        if episode is not None:
+            episode.add(sample)
+        if step.iteration == self._detect.warmup_iterations + BASELINE_BORDER:
+            return self._validation.ask_baseline(step.layout.ranks)
+        bench: tuple[int, ...] = ()
+        for iteration, residual in residuals:
+            change = self._detector.update(residual, iteration)
+            if change is not None and not bench:
+                bench = self._take_change(change, step)
+        if bench or self._validation.busy:
+            return bench
+        return self._recheck_healed(step)
+
+    def _note_new_layout(self, step: StepSummary) -> None:
+        done = self.mitigation.observe_layout(step)
+        if done is not None:
+            self._decide("reconfiguration", done.reason, done)
+            self._detector.rebase()
+
+    def _take_change(self, change: ChangePoint, step: StepSummary) -> tuple[int, ...]:
+        """A change point of the job's residual: start looking, or ask for proof, or note the end of a period that has no culprit."""
+        self._decide("change_point", _say_change(change), change)
+        if change.tier == "suspect":
+            if change.direction == "slower":
+                self._enter("suspect", f"iterations look slower since {change.iteration}; watching closely")
+                self._keep = "suspect"
+            return ()
+        if change.direction == "faster":
+            self._end_unattributed(change)
+            return ()
+        self._keep = "slow"
+        return self._localize(change, step)
+
+    def _localize(self, change: ChangePoint, step: StepSummary) -> tuple[int, ...]:
+        own = self.view.recent_ratios(since=change.iteration)
+        known = {r: ratio for r, ratio in own.items() if r not in self.watchlist}
+        found, reason = suspects(
+            known, self.view.recent_per_unit(), step.layout, self.view.noise, self._detect.rank_slowdown, wait_share=self.view.recent_wait_share()
+        )
+        for suspicion in found:
+            self._decide("suspicion", "; ".join(suspicion.evidence), suspicion)
+        episode = self._open_episode()
+        if episode is None:
+            episode = Episode(change, found, self.view.history)
+            self.episodes.append(episode)
+        else:
+            episode.slowdown = max(episode.slowdown, change.slowdown)
+            episode.suspicions += tuple(found)
+            episode.evidence.append(f"from iteration {change.iteration} on x{change.slowdown:.2f}")
+        if not found:
+            self._enter("observe", reason)
+            self._decide("note", reason)
+            return ()
+        self._enter("validate", f"testing {_names(found)} at the next border")
+        return self._validation.ask_proof(found, step.layout)
+
+    def _end_unattributed(self, change: ChangePoint) -> None:
+        episode = self._open_episode()
+        if episode is not None and not episode.validated:
+            episode.close(change.iteration - 1, f"the level came back by itself at iteration {change.iteration}")
+            self._enter("observe", "the level came back by itself")
+        elif self.state == "suspect":
+            self._enter("observe", "it was over before it could be confirmed")
+
+    # Benchmarks
+
+    def _take_benchmark(self, report: BenchReport) -> None:
+        purpose, findings, reason = self._validation.take(report)
+        if purpose == "baseline":
+            self._decide("bench", reason)
+            return
+        for finding in findings:
+            self._decide("finding", finding.reason, finding)
+        if purpose == "proof":
+            self._take_proof(findings, reason)
+        else:
+            self._take_recovery(findings, report.iteration)
+
+    def _take_proof(self, findings: Sequence[Any], reason: str) -> None:
+        episode = self._open_episode()
+        proven = [f for f in findings if f.proven]
+        if episode is not None:
+            episode.findings += tuple(findings)
+        if not proven:
+            # The detector stays where it is: if the level comes back by itself, that ends the period.
+            self._enter("observe", f"no suspect is slow in its benchmark, so there is not enough evidence to blame one ({reason})")
+            return
+        own = self.view.recent_ratios(since=episode.onset if episode else 0)
+        for finding in proven:
+            for rank in finding.component.ranks:
+                self.watchlist.add(rank, max(1.0, own.get(rank, finding.slowdown)))
+        self.mitigation.charge(self.view.lost_since(episode.onset) if episode else 0.0)
+        self._enter("mitigate", f"{', '.join(f'rank {r}' for f in proven for r in f.component.ranks)} proven slow")
+        self._detector.rebase()
+
+    def _recheck_healed(self, step: StepSummary) -> tuple[int, ...]:
+        healed = self.watchlist.healed(step.iteration)
+        if not healed:
+            return ()
+        self._decide("note", f"{_ranks(healed)} works at a healthy pace again by its own busy time; testing it at the next border")
+        self._keep = "recovered"
+        return self._validation.ask_recovery(healed, step.layout)
+
+    def _take_recovery(self, findings: Sequence[Any], iteration: int) -> None:
+        for finding in findings:
+            for rank in finding.component.ranks:
+                if finding.proven:
+                    self.watchlist.postpone(rank, iteration)
+                else:
+                    self.watchlist.remove(rank)
+                    self._close_healed(rank)
+        if not self.watchlist:
+            self._enter("observe", "every proven rank has recovered")
+        self._detector.rebase()
+
+    def _close_healed(self, rank: int) -> None:
+        end = self.view.last_slow(rank)
+        for episode in self.episodes:
+            if episode.is_open and episode.ranks and not any(r in self.watchlist for r in episode.ranks):
+                episode.close(end, f"rank {rank} is back at its healthy busy time from iteration {end + 1} on, and its benchmark agrees")
+
+    # Mitigation
+
+    def _mitigate(self, step: StepSummary) -> Layout | None:
+        if self._validation.busy or not self.view.ready:
+            return None
+        self.watchlist.settle()
+        order = self.mitigation.consider(step, self.view, self.watchlist)
+        for kind, reason, value in order.said:
+            self._decide(kind, reason, value)
+        if order.layout is not None:
+            self._keep = self._keep or ("slow" if self.watchlist else "recovered")
+        return order.layout
+
+    # Small things
+
+    def _open_episode(self) -> Episode | None:
+        return self.episodes[-1] if self.episodes and self.episodes[-1].is_open else None
+
+    def _enter(self, state: str, reason: str) -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            self._decide("state", f"{state}: {reason}")
+
+    def _decide(self, kind: Any, reason: str, value: Any = None) -> None:
+        self._decisions.append(Decision(self._iteration, self._now_s, kind, reason, msgspec.to_builtins(value)))
+
+
+def _say_change(change: ChangePoint) -> str:
+    word = "confirmed" if change.tier == "confirmed" else "suspected"
+    return (
+        f"{word}: {change.direction} since iteration {change.iteration}, x{change.slowdown:.2f}"
+        f" ({change.before_s:.3f} -> {change.after_s:.3f} of the expected time)"
+    )
+
+
+def _names(found: Sequence[Suspicion]) -> str:
+    return ", ".join(f"{s.component.kind} {s.component.id}" for s in found)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ", ".join(f"rank {r}" for r in ranks)

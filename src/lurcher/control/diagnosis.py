@@ -1,0 +1,108 @@
+"""A finished job's verdict, from what its coordinator found and did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from lurcher.analyze.throughput import throughput
+from lurcher.analyze.values import Source, Suspect, Verdict, VerdictEvent
+from lurcher.analyze.verdict import build_verdict, suspect_of
+from lurcher.config import JobConfig
+from lurcher.control.coordinator import Coordinator
+from lurcher.control.director import LiveDirector
+from lurcher.control.episode import Episode
+from lurcher.layout import Layout
+from lurcher.records import Place
+
+PASSING_ITERATIONS = 25
+"""A slow period without a culprit that is over within so many iterations is a burst, not a change of level."""
+
+
+def diagnose(
+    config: JobConfig,
+    layout: Layout,
+    coordinator: Coordinator,
+    director: LiveDirector,
+    places: tuple[Place, ...],
+    path: Path,
+    wall_s: float,
+    *,
+    died: str,
+) -> Verdict:
+    """Everything known at the end, as one value. `died`: why the job ended early, "" if it did not."""
+    where = {p.rank: p for p in places}
+    events = [event_of(episode, where) for episode in coordinator.episodes]
+    if died:
+        last = director.iterations[-1] if director.iterations else 0
+        events.append(
+            VerdictEvent(
+                kind="fail_stop",
+                onset_iteration=last + 1,
+                end_iteration=None,
+                detected_iteration=last + 1,
+                slowdown=1.0,
+                lost_s=0.0,
+                cause="unknown",
+                evidence=(died,),
+            )
+        )
+    durations = dict(zip(director.iterations, director.durations_s, strict=True))
+    slow = next((e for e in events if e.kind == "fail_slow"), None)
+    done = coordinator.reconfigurations
+    applied = next((r.iteration for r in done if r.outcome == "applied"), None)
+    reverted = next((r.iteration for r in done if r.outcome == "reverted"), None)
+    rates = throughput(
+        durations,
+        slow.onset_iteration if slow else None,
+        slow.end_iteration if slow else None,
+        applied,
+        reverted,
+        paused=director.paused,
+        warmup=config.detect.warmup_iterations,
+    )
+    return build_verdict(
+        source=Source(path=str(path), format="lurcher", num_iterations=len(durations), num_ranks=layout.world_size),
+        events=events,
+        throughput=rates,
+        plans=coordinator.mitigation.proposed,
+        present=layout,
+        reconfigurations=done,
+        emulated=config.pace.kind == "emulated",
+        wall_s=wall_s,
+    )
+
+
+def event_of(episode: Episode, places: Mapping[int, Place]) -> VerdictEvent:
+    """One episode as the verdict tells it: proven suspects first; without any, only the iterations' own change."""
+    proven = [f for f in episode.findings if f.proven]
+    confidence = {s.component: s.confidence for s in episode.suspicions}
+    suspects: tuple[Suspect, ...] = tuple(
+        suspect_of(f.component, f.cause, f.slowdown, max(0.95, confidence.get(f.component, 0.0)), places)
+        for f in sorted(proven, key=lambda f: -f.slowdown)
+    )
+    evidence = [line for s in episode.suspicions for line in s.evidence] + [f.reason for f in episode.findings] + episode.evidence
+    over_soon = episode.end is not None and episode.end - episode.onset < PASSING_ITERATIONS
+    return VerdictEvent(
+        kind="fail_slow" if proven else "burst" if over_soon else "level_shift",
+        onset_iteration=episode.onset,
+        end_iteration=episode.end,
+        detected_iteration=episode.detected,
+        slowdown=episode.slowdown,
+        lost_s=episode.lost_s,
+        cause=proven[0].cause if proven else "unknown",
+        suspects=suspects,
+        validated=bool(proven),
+        evidence=tuple(dict.fromkeys(evidence)),
+    )
+
+
+def emulation_cost(director: LiveDirector) -> tuple[float, float, float]:
+    """Real CPU per emulated chunk as fractions: total, median and 99th percentile over all chunks; NaN without emulation."""
+    usage = np.concatenate(director.usage) if director.usage else np.empty((0, 2))
+    if not len(usage):
+        return float("nan"), float("nan"), float("nan")
+    share = usage[:, 0] / usage[:, 1]
+    return float(usage[:, 0].sum() / usage[:, 1].sum()), float(np.median(share)), float(np.quantile(share, 0.99))

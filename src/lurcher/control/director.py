@@ -1,0 +1,130 @@
+"""Between the supervisor and the coordinator: events to iterations, decisions to the run directory, orders to the next border."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from lurcher.clock import Clock
+from lurcher.config import JobConfig
+from lurcher.control.coordinator import Coordinator
+from lurcher.control.orders import BenchReport, Message, StepSummary
+from lurcher.control.protocols import Snapshot, Watch
+from lurcher.layout import Layout
+from lurcher.records import BenchResult, Op
+from lurcher.runlog import EventLabel, RunWriter
+from lurcher.runtime.messages import Border
+from lurcher.runtime.supervisor import StepReport
+from lurcher.track.reduce import reduce_events
+
+RATE_ITERATIONS = 5
+HEALTHY_WINDOW = 15
+"""The iteration whose events are kept as an example of health; kept anew only if nothing was suspected before it."""
+SETTLED_ITERATIONS = 4
+"""Iterations after a change of layout before its events are kept: the first ones still show the change."""
+
+
+class LiveDirector:
+    """Implements the supervisor's Director. Every effect of a decision is here; no decision is."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        coordinator: Coordinator,
+        workload: Callable[[int], np.ndarray],
+        run: RunWriter,
+        watch: Watch,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._coordinator = coordinator
+        self._workload = workload
+        self._run = run
+        self._watch = watch
+        self._clock = clock
+        self._begin_ns = clock.now_ns()
+        self._next = Border()
+        self._iteration = -1
+        self._kept: set[str] = set()
+        self._changed = -1
+        self.durations_s: list[float] = []
+        self.iterations: list[int] = []
+        self.paused: set[int] = set()
+        self.usage: list[np.ndarray] = []
+        self.split = layout.split
+        self.samples_per_iteration: set[int] = set()
+
+    def border(self, iteration: int) -> Border:
+        """Orders of the coordinator so far; each is given once."""
+        border, self._next = self._next, Border()
+        return border
+
+    def observe(self, report: StepReport) -> None:
+        """One committed iteration: reduce its events, tell the coordinator, keep the records."""
+        self._iteration = report.iteration
+        workload = self._workload(report.iteration)
+        rows, chunks = reduce_events(report.events, report.layout, workload, report.iteration, report.window_ns)
+        pauses = report.events[report.events["op"] == Op.PAUSE]
+        pause_s = float((pauses["end_ns"] - pauses["start_ns"]).max()) * 1e-9 if len(pauses) else 0.0
+        duration_s = float(np.median(rows["duration_s"]))
+        expected_s = self._coordinator.view.model.expected_s(report.layout, workload)
+        rows["expected_s"] = expected_s
+        self.durations_s.append(duration_s)
+        self.iterations.append(report.iteration)
+        if pause_s:
+            self.paused.add(report.iteration)
+        self.usage.append(report.usage)
+        self._run.iterations(rows)
+        if report.layout.split != self.split:
+            self.split, self._changed = report.layout.split, report.iteration
+        label = self._tell(StepSummary(report.iteration, report.layout, rows, chunks, workload, duration_s, pause_s))
+        self._keep_events(report, label)
+        self._show(report, duration_s)
+
+    def benched(self, results: tuple[BenchResult, ...], missing: tuple[int, ...]) -> None:
+        """Results of the benchmark at the last border."""
+        self._tell(BenchReport(self._iteration, results, missing))
+
+    def _tell(self, message: Message) -> str:
+        now_s = (self._clock.now_ns() - self._begin_ns) * 1e-9
+        out = self._coordinator.step(now_s, message)
+        for decision in out.decisions:
+            self._run.decide(decision)
+            self._run.log(f"{now_s:9.2f} s  iteration {decision.iteration:5d}  {decision.kind}: {decision.reason}")
+            if decision.kind != "ladder":
+                self._watch.note(decision.reason)
+        if out.bench or out.layout is not None:
+            self._next = Border(out.layout, out.bench)
+        return out.keep_events
+
+    def _keep_events(self, report: StepReport, label: str) -> None:
+        """A window of events per phase is enough to draw the pipeline before, during and after."""
+        quiet = self._coordinator.state == "observe"
+        wanted: list[EventLabel] = []
+        if report.iteration == HEALTHY_WINDOW and quiet:
+            wanted.append("healthy")
+        if label in ("suspect", "slow"):
+            wanted.append("suspect" if label == "suspect" else "slow")
+        if self._changed >= 0 and report.iteration == self._changed + SETTLED_ITERATIONS:
+            wanted.append("mitigated" if self._coordinator.watchlist else "recovered")
+        for name in wanted:
+            if name not in self._kept:
+                self._kept.add(name)
+                self._run.events(report.iteration, name, report.events)
+
+    def _show(self, report: StepReport, duration_s: float) -> None:
+        recent = self.durations_s[-RATE_ITERATIONS:]
+        self._watch.update(
+            Snapshot(
+                iteration=report.iteration,
+                num_iterations=self._config.job.iterations,
+                iterations_per_min=60.0 / median(recent),
+                loss=report.loss,
+                state=self._coordinator.state,
+                reason=self._coordinator.reason,
+                split=report.layout.split,
+            )
+        )

@@ -1,0 +1,44 @@
+"""What goes into the coordinator and what comes out: plain values, so that a live job, a test and a simulator can all drive it."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lurcher.layout import Layout
+from lurcher.records import BenchResult, Decision
+
+
+class StepSummary(msgspec.Struct, frozen=True):
+    """One committed iteration: ITERATION rows (one a rank), CHUNK rows, WORKLOAD rows (one a global micro-batch)."""
+
+    iteration: int
+    layout: Layout
+    rows: NDArray[np.void]
+    chunks: NDArray[np.void]
+    workload: NDArray[np.void]
+    duration_s: float
+    pause_s: float = 0.0
+    """Pause that the ranks spent at the border before this iteration."""
+
+
+class BenchReport(msgspec.Struct, frozen=True):
+    """Results of the benchmark that was ordered last; `missing` ranks gave none in time."""
+
+    iteration: int
+    results: tuple[BenchResult, ...]
+    missing: tuple[int, ...] = ()
+
+
+Message = StepSummary | BenchReport
+
+
+class Outbox(msgspec.Struct, frozen=True):
+    """Orders for the next border, and the decisions that led to them."""
+
+    bench: tuple[int, ...] = ()
+    layout: Layout | None = None
+    decisions: tuple[Decision, ...] = ()
+    keep_events: str = ""
+    """Label under which this iteration's events are worth keeping; empty: they are not."""

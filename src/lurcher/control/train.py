@@ -1,0 +1,142 @@
+"""Composes a training job: configuration, run directory, coordinator, supervisor; and the verdict in the end."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+import lurcher
+from lurcher.analyze.values import Verdict
+from lurcher.clock import SystemClock
+from lurcher.config import JobConfig, layout_of
+from lurcher.control.coordinator import Coordinator
+from lurcher.control.diagnosis import diagnose
+from lurcher.control.director import LiveDirector
+from lurcher.control.protocols import Snapshot, Watch
+from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
+from lurcher.layout import Layout
+from lurcher.records import Decision, Place
+from lurcher.runlog import RunHeader, RunWriter
+from lurcher.runtime import launch
+from lurcher.runtime.data import Loader
+from lurcher.runtime.shapes import check_model
+
+DEFAULT_RUNS = "lurcher-runs"
+
+
+class JobOutcome(msgspec.Struct, frozen=True):
+    """What a job came to."""
+
+    verdict: Verdict
+    run_dir: Path
+    exit_code: int
+    message: str
+
+
+def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
+    """Train to the end, to a death or to Ctrl-C; the run directory is complete in every case.
+
+    Raises UserError before anything is started or written: impossible layout or model, missing corpus, used run directory.
+    """
+    layout = layout_of(config)
+    check_model(config.model, layout)
+    loader = Loader(config.job.corpus, config.job.seed, config.model.seq_len, layout.num_microbatches, bucketed=config.job.bucketed)
+    path = Path(config.run.dir) if config.run.dir else _new_run_dir()
+    places = _places(layout)
+    with closing(RunWriter.create(path, _header(config, layout, places, command))) as run:
+        return _train(config, layout, loader, places, run, watch)
+
+
+def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Place, ...], run: RunWriter, watch: Watch) -> JobOutcome:
+    begin = time.monotonic()
+    emulated = config.pace.kind == "emulated"
+    coordinator = Coordinator(config.detect, config.plan, layout, config.layout.schedule, emulated=emulated)
+    director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock())
+    watch.update(_starting(config, layout))
+    exit_code, message = EXIT_DONE, "done"
+    with _stop_on_signal() as stopped:
+        launch.warm_up()
+        from lurcher.runtime.supervisor import Supervisor  # imports torch, while the forkserver does so too
+
+        def started(pids: dict[int, int]) -> None:
+            run.state({"pid": os.getpid(), "generation": 0, "ranks": {str(r): pid for r, pid in pids.items()}})
+
+        try:
+            outcome = Supervisor(config, layout, places, director, stopped, started).run()
+            if outcome.kind == "interrupted":
+                exit_code, message = EXIT_INTERRUPTED, f"stopped after {outcome.iterations} iterations; the records are in {run.path}"
+        except JobDied as error:
+            exit_code, message = EXIT_JOB_DIED, f"{error}; the records are in {run.path}"
+            run.decide(Decision(director.iterations[-1] if director.iterations else -1, time.monotonic() - begin, "fault", str(error)))
+    run.log(message)
+    verdict = diagnose(
+        config, layout, coordinator, director, places, run.path, time.monotonic() - begin, died=message if exit_code == EXIT_JOB_DIED else ""
+    )
+    run.verdict(verdict)
+    return JobOutcome(verdict, run.path, exit_code, message)
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[object]:
+    """While inside, Ctrl-C and SIGTERM only set a flag that the supervisor asks for; a second one strikes at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _new_run_dir() -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path(DEFAULT_RUNS) / f"{stamp}-{os.getpid()}"
+
+
+def _places(layout: Layout) -> tuple[Place, ...]:
+    host = socket.gethostname()
+    return tuple(Place(rank, host, rank, "cpu") for rank in layout.ranks)
+
+
+def _header(config: JobConfig, layout: Layout, places: tuple[Place, ...], command: str) -> RunHeader:
+    versions = {name: metadata.version(name) for name in ("torch", "numpy", "pyarrow")}
+    return RunHeader(
+        lurcher_version=lurcher.__version__,
+        versions={"python": platform.python_version(), **versions},
+        job=msgspec.to_builtins(config),
+        layout=layout,
+        places=places,
+        emulated=config.pace.kind == "emulated",
+        injected=tuple(str(f) for f in config.fault),
+        started_unix_s=time.time(),
+        command=command,
+    )
+
+
+def _starting(config: JobConfig, layout: Layout) -> Snapshot:
+    return Snapshot(
+        iteration=-1,
+        num_iterations=config.job.iterations,
+        iterations_per_min=0.0,
+        loss=float("nan"),
+        state="observe",
+        reason="",
+        split=layout.split,
+        phase=f"starting {layout.world_size} ranks",
+    )

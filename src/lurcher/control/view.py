@@ -1,0 +1,149 @@
+"""What the coordinator sees of the job: expected times, residuals, each rank's busy time against its own history."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lurcher.config import DetectSection
+from lurcher.control.episode import Sample
+from lurcher.control.orders import StepSummary
+from lurcher.layout import Layout
+from lurcher.model.cost import CostModel
+
+HISTORY = 256
+"""Iterations kept: enough to date an onset and to price what was lost since."""
+RECENT = 5
+"""Iterations in a rank's recent median."""
+PLANNED = 10
+"""Iterations of work that a plan is made for: one alone would tune the split to its own documents."""
+SUSPICIOUS = 1.06
+"""A rank this far above the others is kept out of the fit at once, before anything is confirmed."""
+
+
+class View:
+    """Turns iterations into residuals and ratios. The model learns only from ranks and iterations that nothing speaks against."""
+
+    def __init__(self, detect: DetectSection, schedule: str) -> None:
+        self.model = CostModel(schedule)
+        self.history: deque[Sample] = deque(maxlen=HISTORY)
+        self.ratios: dict[int, float] = {}
+        self._ratio_history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
+        self._raw_ratios: deque[tuple[int, dict[int, float]]] = deque(maxlen=RECENT)
+        self._per_unit: deque[dict[int, float]] = deque(maxlen=RECENT)
+        self._spreads: deque[float] = deque(maxlen=HISTORY)
+        self._waiting: list[StepSummary] = []
+        self._steps: deque[StepSummary] = deque(maxlen=PLANNED)
+
+    @property
+    def ready(self) -> bool:
+        """The model can predict."""
+        return self.model.ready
+
+    @property
+    def noise(self) -> float:
+        """Scatter of a rank's busy ratio around the others in one healthy iteration."""
+        return max(0.01, median(self._spreads)) if self._spreads else 0.03
+
+    def add(self, step: StepSummary, slowdown: dict[int, float], *, settled: bool) -> tuple[Sample, list[tuple[int, float]]]:
+        """Take one iteration; returns it beside its healthy expectation, and (iteration, residual) pairs that are new.
+
+        The residual is observed / expected with the factors of ranks already proven slow put in: a second fault shows, the first does not.
+        When the model becomes ready, the iterations that it was fitted on come out at once.
+        """
+        self._steps.append(step)
+        was_ready = self.model.ready
+        raw = self.model.rank_ratios(step.layout, step.workload, step.chunks)
+        self._raw_ratios.append((step.iteration, raw))
+        self.ratios = _against_the_others(raw)
+        self._ratio_history.append((step.iteration, self.ratios))
+        self._per_unit.append(_per_unit(step.rows))
+        healthy_s = self.model.expected_s(step.layout, step.workload)
+        sample = Sample(step.iteration, step.duration_s, healthy_s)
+        odd = {r for r, ratio in self.ratios.items() if ratio > SUSPICIOUS} if was_ready else set()
+        if settled and self.ratios and not odd:
+            self._spreads.append(_spread(self.ratios))
+        self.model.observe(step.layout, step.workload, step.chunks, step.duration_s, frozen_ranks=odd | set(slowdown), frozen=not settled)
+        residuals = []
+        if was_ready:
+            self.history.append(sample)
+            residuals.append((step.iteration, step.duration_s / self.model_expected(step, slowdown)))
+        elif self.model.ready:
+            for earlier in (*self._waiting, step):
+                expected_s = self.model_expected(earlier, {})
+                self.history.append(Sample(earlier.iteration, earlier.duration_s, expected_s))
+                residuals.append((earlier.iteration, earlier.duration_s / expected_s))
+            self._waiting = []
+        else:
+            self._waiting.append(step)
+        return (self.history[-1] if self.history else sample), residuals
+
+    def model_expected(self, step: StepSummary, slowdown: dict[int, float]) -> float:
+        """Seconds that this iteration should have taken with these ranks slow by these factors."""
+        return self.model.expected_s(step.layout, step.workload, slowdown)
+
+    def recent_ratios(self, since: int) -> dict[int, float]:
+        """Median of each rank's busy time over its own history in the last few iterations, none before `since`."""
+        last = [ratios for iteration, ratios in self._raw_ratios if iteration >= since]
+        ranks = {r for ratios in last for r in ratios}
+        return {r: median(ratios[r] for ratios in last if r in ratios) for r in sorted(ranks)}
+
+    def recent_wait_share(self) -> dict[int, float]:
+        """Median fraction of the iteration that each rank waits."""
+        shares: dict[int, list[float]] = {}
+        for step in list(self._steps)[-RECENT:]:
+            for row in step.rows:
+                shares.setdefault(int(row["rank"]), []).append(float(row["wait_s"] / row["duration_s"]))
+        return {r: median(values) for r, values in shares.items()}
+
+    def recent_per_unit(self) -> dict[int, float]:
+        """Median busy seconds per token of each rank over the last few iterations."""
+        ranks = {r for units in self._per_unit for r in units}
+        return {r: median(units[r] for units in self._per_unit if r in units) for r in sorted(ranks)}
+
+    def recent_workload(self) -> NDArray[np.void]:
+        """WORKLOAD rows of the last few iterations: what the next ones will be like."""
+        return np.concatenate([s.workload for s in self._steps])
+
+    def mean_expected_s(self, layout: Layout) -> float:
+        """What the last few iterations should have taken on another layout with healthy parts."""
+        return float(np.mean([self.model.expected_s(layout, s.workload) for s in self._steps]))
+
+    def healthy_s(self) -> float:
+        """What the recent iterations should have taken on healthy parts."""
+        return median(s.healthy_s for s in list(self.history)[-RECENT:])
+
+    def lost_since(self, onset: int) -> float:
+        """Seconds above the healthy expectation from `onset` on."""
+        return sum(max(0.0, s.duration_s - s.healthy_s) for s in self.history if s.iteration >= onset)
+
+    def last_slow(self, rank: int) -> int:
+        """The last iteration in which the rank stood out."""
+        slow = [iteration for iteration, ratios in self._ratio_history if ratios.get(rank, 1.0) > _halfway(self._ratio_history, rank)]
+        return slow[-1] if slow else self._ratio_history[-1][0]
+
+
+def _halfway(history: deque[tuple[int, dict[int, float]]], rank: int) -> float:
+    worst = sorted(ratios[rank] for _, ratios in history if rank in ratios)
+    top = worst[int(0.9 * (len(worst) - 1))] if worst else 1.0
+    return 1.0 + max(0.06, 0.35 * (top - 1.0))
+
+
+def _against_the_others(ratios: dict[int, float]) -> dict[int, float]:
+    """Divide out what all ranks share: a change of the work or of the whole machine blames nobody."""
+    if not ratios:
+        return {}
+    common = median(ratios.values())
+    return {r: ratio / common for r, ratio in ratios.items()}
+
+
+def _spread(ratios: dict[int, float]) -> float:
+    values = np.array(list(ratios.values()))
+    return float(1.4826 * np.median(np.abs(values - np.median(values))))
+
+
+def _per_unit(rows: NDArray[np.void]) -> dict[int, float]:
+    return {int(r["rank"]): float(r["busy_s"]) / float(r["num_tokens"]) for r in rows if r["num_tokens"] > 0}

@@ -1,0 +1,1 @@
+"""Iterations to change points: is this residual a lasting slowdown?"""

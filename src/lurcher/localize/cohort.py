@@ -1,0 +1,202 @@
+"""Suspects by comparison: each rank with its own history, with the rest of the job, and with its like over the replicas.
+
+Stages differ by design, so ranks are compared in their cohort only: same stage, same index in it, other replicas. What
+shifts all ranks alike is no rank's fault. A rank whose mates or cohort rose too is named only for what it has of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from math import isfinite, log, sqrt
+from statistics import median, median_low
+from typing import NamedTuple
+
+from lurcher.layout import Group, Layout
+from lurcher.records import Component, Suspicion
+
+ALPHA = 1e-4
+"""Chance that a healthy job with normal scatter has any rank over the line; the line grows with sqrt(log(ranks)) to keep it."""
+
+
+class _Site(NamedTuple):
+    """Where a rank stands: its tensor mates, and its cohort over the other replicas."""
+
+    mates: tuple[int, ...]
+    cohort: tuple[int, ...]
+
+
+class _Candidate(NamedTuple):
+    rank: int
+    slowdown: float
+    cohort_ratio: float | None
+    peers: tuple[int, ...]
+
+
+def suspects(
+    ratios_own: Mapping[int, float],
+    per_unit: Mapping[int, float],
+    layout: Layout,
+    noise: float,
+    min_slowdown: float,
+    transfer_ratios: Mapping[int, float] | None = None,
+    wait_share: Mapping[int, float] | None = None,
+) -> tuple[tuple[Suspicion, ...], str]:
+    """Suspects, most likely first, and one sentence on why these or why none.
+
+    ratios_own: observed over expected busy time of each rank, by its own history (median of a recent window; 1.0 healthy).
+    per_unit: busy time per unit of work, any unit common to all. noise: relative scatter of such a ratio on a healthy
+    rank. min_slowdown: least slowdown to be named (GREYHOUND: 1.10). transfer_ratios: transfer time of each group, by
+    `Group.id`, over its own history. wait_share: fraction of the iteration that each rank waits. Ranks that are missing
+    or not finite are unknown: neither slow nor healthy.
+    """
+    known = {r: x for r, x in ratios_own.items() if isfinite(x) and x > 0}
+    if len(known) < 2:
+        return (), f"{len(known)} rank with a known history: nothing to compare it with"
+    line = line_for(len(known), noise, min_slowdown)
+    # The lower median: with two ranks the mean would hide half of the slowdown, and accuse nobody.
+    common = median_low(known.values())
+    own = {r: x / common for r, x in known.items()}
+    over = {r for r, x in own.items() if x > line}
+    sites = _sites(layout)
+    named: list[_Candidate] = []
+    dropped: list[_Candidate] = []
+    for r in sorted(over, key=lambda r: (-own[r], r)):
+        # Ranks without a known history may be slow already: they are no measure for others.
+        candidate = _against_cohort(r, own[r], per_unit, known.keys() - over, sites.get(r, _Site((), ())))
+        agrees = candidate.cohort_ratio is None or candidate.cohort_ratio > 1.0 + (line - 1.0) / 2
+        worst_mate = max((own.get(m, 1.0) for m in sites[r].mates), default=1.0) if r in sites else 1.0
+        smeared = own[r] - 1.0 < (worst_mate - 1.0) / 2
+        (named if agrees and not smeared else dropped).append(candidate)
+    if named:
+        found = tuple(_suspicion(c, common, line, len(known), own, sites, wait_share) for c in named)
+        who = " and ".join(f"rank {c.rank} (x{c.slowdown:.2f})" for c in named)
+        return found, f"{who} {'stands' if len(named) == 1 else 'stand'} out of {len(known)} ranks; the line is x{line:.2f}"
+    slow_links = _links(transfer_ratios or {}, layout, noise, min_slowdown)
+    if slow_links:
+        return slow_links, f"no rank's own work rose, but the transfer of {slow_links[0].component.kind} {slow_links[0].component.id} did"
+    return (), _why_none(own, common, line, dropped)
+
+
+def cohort_only(per_unit: Mapping[int, float], layout: Layout, noise: float = 0.02, min_slowdown: float = 1.10) -> tuple[tuple[Suspicion, ...], str]:
+    """The same without any history, for a job that was slow from its start: only the cohorts can tell, and with less confidence,
+    for a rank may be slower than its like for good reasons (other hardware, other work)."""
+    known = {r: x for r, x in per_unit.items() if isfinite(x) and x > 0}
+    line = line_for(max(1, len(known)), noise, min_slowdown)
+    sites = _sites(layout)
+    compared = [_against_cohort(r, 1.0, known, known.keys(), sites[r]) for r in sorted(known) if r in sites]
+    judged = [c for c in compared if c.cohort_ratio is not None]
+    if not judged:
+        return (), "no rank has a like in another replica: slow from the start cannot be told from slow by design"
+    found = []
+    for c in sorted(judged, key=lambda c: (-(c.cohort_ratio or 0.0), c.rank)):
+        if c.cohort_ratio is not None and c.cohort_ratio > line:
+            said = f"rank {c.rank} needs x{c.cohort_ratio:.2f} of the median of its cohort ({_names(c.peers)}) per unit of work; it has no history of its own"
+            trust = 0.4 if len(c.peers) == 1 else 0.6
+            found.append(Suspicion(Component.of_rank(c.rank), "compute", c.cohort_ratio, trust, (said,)))
+    if found:
+        return tuple(found), f"rank {found[0].component.id} is x{found[0].slowdown:.2f} of its cohort; the line is x{line:.2f}"
+    worst = max(judged, key=lambda c: c.cohort_ratio or 0.0)
+    return (), f"all cohorts are even: the worst is rank {worst.rank} at x{worst.cohort_ratio:.2f}, the line is x{line:.2f}"
+
+
+def line_for(num: int, noise: float, min_slowdown: float) -> float:
+    """The slowdown over which one of `num` is a suspect: `min_slowdown`, or the normal quantile for ALPHA / num where that is more."""
+    return max(min_slowdown, 1.0 + noise * sqrt(2.0 * log(max(1, num) / ALPHA)))
+
+
+def _sites(layout: Layout) -> dict[int, _Site]:
+    cohorts: dict[tuple[int, int], list[int]] = {}
+    for _, s, stage in layout.stages():
+        for t, r in enumerate(stage.ranks):
+            cohorts.setdefault((s, t), []).append(r)
+    return {
+        r: _Site(tuple(m for m in stage.ranks if m != r), tuple(c for c in cohorts[s, t] if c != r))
+        for _, s, stage in layout.stages()
+        for t, r in enumerate(stage.ranks)
+    }
+
+
+def _against_cohort(r: int, slowdown: float, per_unit: Mapping[int, float], sound: Set[int], site: _Site) -> _Candidate:
+    """Compare with those members of the cohort that are `sound` by themselves; without any there is no cohort to speak of."""
+    mine = per_unit.get(r, 0.0)
+    peers = tuple(c for c in site.cohort if c in sound and isfinite(per_unit.get(c, 0.0)) and per_unit.get(c, 0.0) > 0)
+    if not peers or not isfinite(mine) or mine <= 0:
+        return _Candidate(r, slowdown, None, ())
+    return _Candidate(r, slowdown, mine / median_low(per_unit[c] for c in peers), peers)
+
+
+def _suspicion(
+    c: _Candidate,
+    common: float,
+    line: float,
+    num: int,
+    own: Mapping[int, float],
+    sites: Mapping[int, _Site],
+    wait_share: Mapping[int, float] | None,
+) -> Suspicion:
+    site = sites.get(c.rank, _Site((), ()))
+    evidence = [
+        f"rank {c.rank} needs x{c.slowdown * common:.2f} of its own healthy time for its work; the median of {num} ranks is x{common:.2f}, the line x{line:.2f}"
+    ]
+    # From one half on the line towards one, the more the rank exceeds it; a measure of the evidence, not a probability.
+    confidence = 1.0 - 0.5 * (line - 1.0) / (c.slowdown - 1.0)
+    if c.cohort_ratio is not None:
+        evidence.append(f"it needs x{c.cohort_ratio:.2f} of its cohort's median per unit of work (same stage and index: {_names(c.peers)})")
+    else:
+        confidence *= 0.85
+        why = "no other member of its cohort is known to be sound" if site.cohort else "it has no cohort, for there is one replica"
+        evidence.append(f"{why}: its own history alone speaks")
+    for m in site.mates:
+        if own.get(m, 1.0) > line and own[m] - 1.0 < (c.slowdown - 1.0) / 2:
+            evidence.append(f"its tensor mate rank {m} is up x{own[m]:.2f}, less than half of it: taken for smear")
+    shares = {r: x for r, x in (wait_share or {}).items() if isfinite(x)}
+    if c.rank in shares and len(shares) > 1:
+        others = median(x for r, x in shares.items() if r != c.rank)
+        least = shares[c.rank] <= min(shares.values())
+        evidence.append(
+            f"it waits {'least of all' if least else 'not least'}: {shares[c.rank]:.0%} of the iteration, the others' median is {others:.0%}"
+        )
+        confidence += 0.3 * (1.0 - confidence) if least else 0.0
+    return Suspicion(Component.of_rank(c.rank), "compute", c.slowdown, round(confidence, 3), tuple(evidence))
+
+
+def _links(transfer_ratios: Mapping[int, float], layout: Layout, noise: float, min_slowdown: float) -> tuple[Suspicion, ...]:
+    """Groups whose transfer rose over that of their kind; of nested groups the smallest, for the others contain its link."""
+    groups = {g.id: g for g in layout.groups()}
+    known = {groups[i]: x for i, x in transfer_ratios.items() if i in groups and isfinite(x) and x > 0}
+    line = line_for(max(1, len(known)), noise, min_slowdown)
+    over: dict[Group, float] = {}
+    for group, ratio in known.items():
+        alike = [x for g, x in known.items() if g.kind == group.kind]
+        # A kind with one group only (world) has nothing to be compared with but its own history.
+        own = ratio / median_low(alike) if len(alike) > 1 else ratio
+        if own > line:
+            over[group] = own
+    smallest = [g for g in over if not any(set(other.ranks) < set(g.ranks) for other in over)]
+    found = []
+    for group in sorted(smallest, key=lambda g: (-over[g], g.id)):
+        pair = len(group.ranks) == 2
+        component = (
+            Component("link", f"{group.ranks[0]}-{group.ranks[1]}", group.ranks)
+            if pair
+            else Component("group", f"{group.kind}{group.id}", group.ranks)
+        )
+        said = f"with everybody there, the {group.kind} group of {_names(group.ranks)} takes x{over[group]:.2f} of its usual transfer time; the line is x{line:.2f}"
+        confidence = round(0.8 * (1.0 - 0.5 * (line - 1.0) / (over[group] - 1.0)), 3)
+        found.append(Suspicion(component, "communication", over[group], confidence, (said, "no rank's own work rose")))
+    return tuple(found)
+
+
+def _why_none(own: Mapping[int, float], common: float, line: float, dropped: list[_Candidate]) -> str:
+    if dropped:
+        c = dropped[0]
+        return f"rank {c.rank} rose to x{c.slowdown:.2f} of its history, but is x{c.cohort_ratio or 1.0:.2f} of its cohort: not enough evidence"
+    if common > line:
+        return f"all {len(own)} ranks shifted alike, to x{common:.2f}: no part stands out, so the cause is shared (work, fabric, power)"
+    worst = max(own, key=lambda r: own[r])
+    return f"no rank stands out: the worst of {len(own)} is rank {worst} at x{own[worst]:.2f}, the line is x{line:.2f}"
+
+
+def _names(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(str(r) for r in ranks[:4])
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}" + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")

@@ -1,0 +1,352 @@
+"""What an iteration should cost: learned online from chunks, then walked along the schedule.
+
+A rank's chunk takes c + layers * share * (alpha * num_tokens + beta * sum_len_sq): ResiHP eq. 1 with an intercept, fitted
+per rank and phase, so that uneven layers and shares need no new fit. Tensor transfer and engine gap are levels of their own.
+A stage waits for its slowest rank, a replica is a walk of the schedule, the job waits for its slowest replica, and what
+the walk leaves out (gradient sync, norm, optimizer, commit) is one fitted level. Backward here is the merged one (B and W).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lurcher.errors import UserError
+from lurcher.layout import Layout, Stage
+from lurcher.model.critical_path import Floats, Ints, Order, compile_schedule, finish_times, makespans_by_count
+from lurcher.model.schedule import schedule_text
+from lurcher.records import Op
+
+Rows = NDArray[Any]
+"""A structured array: `records.WORKLOAD` or `records.CHUNK`."""
+
+READY_ITERATIONS = 5
+"""Unfrozen iterations before the model speaks."""
+FORGETTING = 0.999
+"""Weight of a row against the next one of the same rank and phase: a memory of about 1,000 chunks."""
+MIN_ROWS = 12
+"""Rows of a rank and phase before its own fit may clip outliers."""
+CLIP_SCALES = 4.0
+"""A row moves the fit as if it were at most so many mean absolute residuals off."""
+OVERHEAD_WINDOW = 32
+"""Iterations whose median gives the overhead outside the walk."""
+PHASES = (Op.FORWARD, Op.BACKWARD)
+_WORK_RIDGE = (1e-4, 1e-8, 1e-8)
+"""Tokens are often the same in every chunk, and then no data tell intercept from slope: the work gets it, as it should scale with layers."""
+
+
+class _RobustFits:
+    """One linear fit per slot (rank and phase): normal equations, exponentially forgotten, rows clipped against the fit so far."""
+
+    def __init__(self, ridge: Sequence[float]) -> None:
+        self._ridge = np.diag(np.asarray(ridge, dtype=np.float64))
+        size = len(ridge)
+        self._normal = np.zeros((0, size, size))
+        self._moment = np.zeros((0, size))
+        self._scale = np.zeros(0)
+        self.num_rows = np.zeros(0)
+        self.coefficients = np.zeros((0, size))
+
+    def grow(self, num_slots: int) -> None:
+        """Make room for slots 0 .. num_slots - 1, and for all phases of the last rank."""
+        more = -(-num_slots // len(PHASES)) * len(PHASES) - len(self.num_rows)
+        if more > 0:
+            for name in ("_normal", "_moment", "_scale", "num_rows", "coefficients"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]))]))
+
+    def update(self, slots: Ints, features: Floats, values: Floats) -> None:
+        """Learn rows: `features` (rows, size), `values` (rows,) in seconds."""
+        self.grow(int(slots.max()) + 1)
+        num_slots = len(self.num_rows)
+        clipped, residuals = self._clip(slots, features, values)
+        new_rows = np.bincount(slots, minlength=num_slots).astype(np.float64)
+        seen = np.flatnonzero(new_rows)
+        decay = FORGETTING**new_rows
+        size = features.shape[1]
+        self.num_rows = self.num_rows * decay + new_rows
+        for i in range(size):
+            self._moment[:, i] = self._moment[:, i] * decay + np.bincount(slots, features[:, i] * clipped, num_slots)
+            for j in range(size):
+                self._normal[:, i, j] = self._normal[:, i, j] * decay + np.bincount(slots, features[:, i] * features[:, j], num_slots)
+        matrix = self._normal[seen] + self._ridge * self.num_rows[seen, None, None]
+        self.coefficients[seen] = np.linalg.solve(matrix, self._moment[seen, :, None])[:, :, 0]
+        first = self._scale == 0
+        if first[slots].any():  # no fit to compare with before: take the scatter around the one just made
+            after = np.abs(clipped - (features * self.coefficients[slots]).sum(axis=1))
+            residuals = np.where(first[slots], after, residuals)
+        mean = np.bincount(slots, residuals, num_slots)[seen] / new_rows[seen]
+        self._scale[seen] = np.where(first[seen], mean, 0.9 * self._scale[seen] + 0.1 * mean)
+
+    def _clip(self, slots: Ints, features: Floats, values: Floats) -> tuple[Floats, Floats]:
+        """Values pulled to within reach of the fit (of the rows' own median before there is one), and how far off they then are."""
+        predicted = (features * self.coefficients[slots]).sum(axis=1)
+        reach = np.maximum(CLIP_SCALES * self._scale[slots], 0.02 * np.abs(predicted)) + 1e-6
+        fitted = self.num_rows[slots] >= MIN_ROWS
+        middle = _slot_medians(slots, values, len(self.num_rows))[slots]
+        low, high = np.where(fitted, predicted - reach, 0.0), np.where(fitted, predicted + reach, 3.0 * middle + 1e-6)
+        clipped = np.clip(values, low, high)
+        return clipped, np.abs(clipped - predicted)
+
+    def predict(self, slots: Ints, features: Floats) -> Floats:
+        """Fitted values, >= 0; `features` is (slots, ..., size). A slot that never saw a row gets the median of the others of its phase."""
+        self.grow(int(slots.max()) + 1)
+        chosen = self.coefficients[slots]
+        strangers = self.num_rows[slots] == 0
+        for phase in range(len(PHASES)) if strangers.any() else ():
+            known = self.num_rows[phase :: len(PHASES)] > 0
+            if known.any():
+                chosen[strangers & (slots % len(PHASES) == phase)] = np.median(self.coefficients[phase :: len(PHASES)][known], axis=0)
+        chosen = chosen.reshape(len(slots), *(1,) * (features.ndim - 2), features.shape[-1])
+        fitted: Floats = np.maximum((features * chosen).sum(axis=-1), 0.0)
+        return fitted
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Replicas with equally many stages and micro-batches, walked as lanes. Its ranks stand in order of (replica, stage)."""
+
+    replicas: tuple[int, ...]
+    num_stages: int
+    microbatches: int
+    ranks: Ints
+    units: Floats  # layers * share of the stage, per rank
+    lanes: Ints  # index into `replicas`, per rank
+    stage_firsts: Ints  # index of each stage's first rank
+
+
+class CostModel:
+    """Learns what an iteration of this job should cost. `hop_s` is the time of a send between stages that no chunk shows."""
+
+    def __init__(self, schedule: str = "1f1b", hop_s: float = 0.0) -> None:
+        schedule_text(schedule, 1, 1)  # refuse an unknown name here
+        self._schedule = schedule
+        self._hop_s = hop_s
+        self._work = _RobustFits(_WORK_RIDGE)
+        self._transfer = _RobustFits((0.0,))
+        self._gap = _RobustFits((0.0,))
+        self._work_scales: tuple[float, float] | None = None
+        self._overheads: deque[float] = deque(maxlen=OVERHEAD_WINDOW)
+        self._num_observed = 0
+        self._orders: dict[tuple[int, int], Order] = {}
+        self._blocks_of: tuple[Layout, tuple[_Block, ...]] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough unfrozen iterations were seen to predict one."""
+        return self._num_observed >= READY_ITERATIONS
+
+    @property
+    def overhead_s(self) -> float:
+        """Seconds of an iteration outside the walk; 0 before anything was observed."""
+        return median(self._overheads) if self._overheads else 0.0
+
+    def observe(
+        self,
+        layout: Layout,
+        workload: Rows,
+        chunks: Rows,
+        duration_s: float,
+        frozen_ranks: Collection[int] | None = None,
+        frozen: bool = False,
+    ) -> None:
+        """Learn one iteration: its micro-batches, all its chunks and its duration in seconds.
+
+        `frozen_ranks` are suspects, whose slowness must not become their norm; while there is one, the overhead is not
+        learned either. `frozen` learns nothing. An iteration without chunks or a positive duration is left out.
+        """
+        rows = chunks[np.isin(chunks["phase"], PHASES) & ~np.isin(chunks["rank"], list(frozen_ranks or ()))]
+        if frozen or not len(rows) or not np.isfinite(duration_s) or duration_s <= 0:
+            return
+        slots = _slots(rows)
+        num_tokens, sum_len_sq = _work_of(workload, layout.num_microbatches)
+        units = _units_of(layout)[rows["rank"]]
+        if self._work_scales is None:
+            self._work_scales = (_scale_of(units * num_tokens[rows["microbatch"]]), _scale_of(units * sum_len_sq[rows["microbatch"]]))
+        features = self._features(units, num_tokens[rows["microbatch"]], sum_len_sq[rows["microbatch"]])
+        self._work.update(slots, features, rows["busy_s"])
+        ones = np.ones((len(rows), 1))
+        self._transfer.update(slots, ones, rows["transfer_s"])
+        self._gap.update(slots, ones, rows["gap_s"])
+        if not frozen_ranks:
+            self._num_observed += 1
+            self._overheads.append(duration_s - self._walk_s(layout, workload, {}))
+
+    def expected_s(self, layout: Layout, workload: Rows, slowdown: Mapping[int, float] | None = None) -> float:
+        """Seconds that an iteration of this workload should take, each rank's work stretched by its `slowdown`; NaN until ready."""
+        if not self.ready:
+            return float("nan")
+        return self._walk_s(layout, workload, slowdown or {}) + self.overhead_s
+
+    def rank_ratios(self, layout: Layout, workload: Rows, chunks: Rows) -> dict[int, float]:
+        """Observed / expected busy time of each rank over the given chunks, against its own history. Ranks without one are left out."""
+        rows = chunks[np.isin(chunks["phase"], PHASES)]
+        slots = _slots(rows)
+        known = slots < len(self._work.num_rows)
+        known[known] = self._work.num_rows[slots[known]] >= MIN_ROWS
+        rows, slots = rows[known], slots[known]
+        if not len(rows):
+            return {}
+        num_tokens, sum_len_sq = _work_of(workload, layout.num_microbatches)
+        features = self._features(_units_of(layout)[rows["rank"]], num_tokens[rows["microbatch"]], sum_len_sq[rows["microbatch"]])
+        expected = np.bincount(rows["rank"], self._work.predict(slots, features))
+        observed = np.bincount(rows["rank"], rows["busy_s"])
+        return {int(rank): float(observed[rank] / expected[rank]) for rank in np.unique(rows["rank"]) if expected[rank] > 0}
+
+    def chunk_times(self, layout: Layout, workload: Rows, slowdown: Mapping[int, float] | None = None) -> tuple[tuple[Floats, Floats], ...]:
+        """Per replica: expected (forward_s, backward_s), each of shape (P, m), transfer and gap included."""
+        found: dict[int, tuple[Floats, Floats]] = {}
+        for block in self._blocks(layout):
+            forward_s, backward_s = self._block_times(block, layout, *_work_of(workload, layout.num_microbatches), slowdown or {})
+            for lane, replica in enumerate(block.replicas):
+                found[replica] = forward_s[lane], backward_s[lane]
+        return tuple(found[replica] for replica in range(len(layout.replicas)))
+
+    def split_times(self, layout: Layout, max_microbatches: int, workload: Rows, slowdown: Mapping[int, float] | None = None) -> tuple[Floats, ...]:
+        """Per replica: T_i(m) for m = 0 .. max_microbatches, seconds for m average micro-batches of the workload, without overhead."""
+        found: dict[int, Floats] = {}
+        shapes: dict[int, list[int]] = {}
+        for replica, stages in enumerate(layout.replicas):
+            shapes.setdefault(len(stages.stages), []).append(replica)
+        for num_stages, members in shapes.items():
+            block = _block(layout, tuple(members), num_stages, 1)
+            num_tokens, sum_len_sq = (np.full((len(members), 1), workload[name].mean()) for name in ("num_tokens", "sum_len_sq"))
+            forward_s, backward_s = (times[:, :, 0] for times in self._stage_times(block, num_tokens, sum_len_sq, slowdown or {}))
+            order = self._order(num_stages, max_microbatches)
+            times = makespans_by_count(self._schedule, forward_s, backward_s, max_microbatches, self._hop_s, order)
+            found.update(zip(members, times, strict=True))
+        return tuple(found[replica] for replica in range(len(layout.replicas)))
+
+    def replica_times(
+        self, layout: Layout, replica: int, max_microbatches: int, workload: Rows, slowdown: Mapping[int, float] | None = None
+    ) -> Floats:
+        """T_i(m) of one replica; see `split_times`, which does all at the price of about one."""
+        return self.split_times(layout, max_microbatches, workload, slowdown)[replica]
+
+    def replica_time(self, layout: Layout, replica: int, microbatches: int, workload: Rows, slowdown: Mapping[int, float] | None = None) -> float:
+        """T_i(m) for one m; see `split_times`."""
+        return float(self.replica_times(layout, replica, microbatches, workload, slowdown)[-1])
+
+    def _walk_s(self, layout: Layout, workload: Rows, slowdown: Mapping[int, float]) -> float:
+        """Makespan of the slowest replica."""
+        longest = 0.0
+        work = _work_of(workload, layout.num_microbatches)
+        for block in self._blocks(layout):
+            if block.microbatches == 0:
+                continue
+            forward_s, backward_s = self._block_times(block, layout, *work, slowdown)
+            order = self._order(block.num_stages, block.microbatches)
+            longest = max(longest, float(finish_times(order, forward_s, backward_s, self._hop_s).makespan_s.max()))
+        return longest
+
+    def _order(self, num_stages: int, microbatches: int) -> Order:
+        """The compiled schedule, made once per shape."""
+        key = num_stages, microbatches
+        if key not in self._orders:
+            self._orders[key] = compile_schedule(schedule_text(self._schedule, num_stages, microbatches))
+        return self._orders[key]
+
+    def _block_times(
+        self, block: _Block, layout: Layout, num_tokens: Floats, sum_len_sq: Floats, slowdown: Mapping[int, float]
+    ) -> tuple[Floats, Floats]:
+        """Forward and backward chunk times (lanes, P, m) of a block's replicas, each with its own micro-batches."""
+        indices = np.array([list(layout.microbatches_of(replica)) for replica in block.replicas], dtype=np.intp)
+        return self._stage_times(block, num_tokens[indices], sum_len_sq[indices], slowdown)
+
+    def _stage_times(self, block: _Block, num_tokens: Floats, sum_len_sq: Floats, slowdown: Mapping[int, float]) -> tuple[Floats, Floats]:
+        """Forward and backward chunk times (lanes, P, m), from work of shape (lanes, m).
+
+        The mates of a stage meet in its collectives, so the slowest of busy + gap sets the pace; transfer is common to all.
+        """
+        features = self._features(block.units[:, None], num_tokens[block.lanes], sum_len_sq[block.lanes])
+        slower = np.array([slowdown.get(int(rank), 1.0) for rank in block.ranks]) if slowdown else np.ones(len(block.ranks))
+        ones = np.ones((len(block.ranks), 1))
+        sizes = np.diff(np.append(block.stage_firsts, len(block.ranks)))
+        found = []
+        for phase in range(len(PHASES)):
+            slots = block.ranks * len(PHASES) + phase
+            own = self._work.predict(slots, features) * slower[:, None] + self._gap.predict(slots, ones)[:, None]
+            transfer = np.add.reduceat(self._transfer.predict(slots, ones), block.stage_firsts) / sizes
+            times = np.maximum.reduceat(own, block.stage_firsts, axis=0) + transfer[:, None]
+            found.append(times.reshape(len(block.replicas), block.num_stages, num_tokens.shape[1]))
+        return found[0], found[1]
+
+    def _features(self, units: Floats, num_tokens: Floats, sum_len_sq: Floats) -> Floats:
+        """(..., 3): one, and the two kinds of work, each about 1 in an ordinary chunk so that the fit is well conditioned."""
+        token_scale, pair_scale = self._work_scales or (1.0, 1.0)
+        tokens, pairs = units * num_tokens / token_scale, units * sum_len_sq / pair_scale
+        return np.stack([np.ones_like(tokens), tokens, pairs], axis=-1)
+
+    def _blocks(self, layout: Layout) -> tuple[_Block, ...]:
+        """The layout's replicas by shape; kept for the layout asked about last."""
+        if self._blocks_of is None or self._blocks_of[0] is not layout:
+            shapes: dict[tuple[int, int], list[int]] = {}
+            for d, replica in enumerate(layout.replicas):
+                shapes.setdefault((len(replica.stages), replica.microbatches), []).append(d)
+            self._blocks_of = layout, tuple(_block(layout, tuple(members), *shape) for shape, members in shapes.items())
+        return self._blocks_of[1]
+
+
+def _block(layout: Layout, replicas: tuple[int, ...], num_stages: int, microbatches: int) -> _Block:
+    stages = [(lane, stage) for lane, replica in enumerate(replicas) for stage in layout.replicas[replica].stages]
+    if layout.routes or any(not stage.ranks for _, stage in stages):
+        raise UserError("the cost model walks each micro-batch at home; a layout with routed micro-batches or an empty stage has no cost here")
+    sizes = [stage.tp_size for _, stage in stages]
+    return _Block(
+        replicas,
+        num_stages,
+        microbatches,
+        np.array([rank for _, stage in stages for rank in stage.ranks], dtype=np.intp),
+        np.array([units for _, stage in stages for units in _stage_units(stage)]),
+        np.repeat([lane for lane, _ in stages], sizes),
+        np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.intp),
+    )
+
+
+def _stage_units(stage: Stage) -> list[float]:
+    total = sum(stage.shares)
+    return [stage.num_layers * share / total for share in stage.shares]
+
+
+def _units_of(layout: Layout) -> Floats:
+    """Layers * share of every working rank, indexed by rank."""
+    units = np.zeros(max(layout.ranks) + 1)
+    for _, _, stage in layout.stages():
+        units[list(stage.ranks)] = _stage_units(stage)
+    return units
+
+
+def _work_of(workload: Rows, num_microbatches: int) -> tuple[Floats, Floats]:
+    """Tokens and summed squared lengths, indexed by global micro-batch."""
+    if len(workload) != num_microbatches:
+        raise ValueError(f"the workload has {len(workload)} rows for one iteration of {num_microbatches} micro-batches")
+    num_tokens, sum_len_sq = np.zeros(num_microbatches), np.zeros(num_microbatches)
+    num_tokens[workload["microbatch"]] = workload["num_tokens"]
+    sum_len_sq[workload["microbatch"]] = workload["sum_len_sq"]
+    return num_tokens, sum_len_sq
+
+
+def _slots(rows: Rows) -> Ints:
+    """Slot of each chunk row: rank * 2 + (0 forward, 1 backward)."""
+    slots: Ints = rows["rank"].astype(np.intp) * len(PHASES) + (rows["phase"] == Op.BACKWARD)
+    return slots
+
+
+def _scale_of(work: Floats) -> float:
+    return float(work.mean()) or 1.0
+
+
+def _slot_medians(slots: Ints, values: Floats, num_slots: int) -> Floats:
+    """Upper median of each slot's values; 0 for a slot without any."""
+    order = np.lexsort((values, slots))
+    counts = np.bincount(slots, minlength=num_slots)
+    medians = np.zeros(num_slots)
+    seen = np.flatnonzero(counts)
+    medians[seen] = values[order][(np.cumsum(counts) - counts + counts // 2)[seen]]
+    return medians

@@ -1,0 +1,125 @@
+"""Emulated device time: a rank's chunk is padded to the time a slower device would take.
+
+Lets a laptop run eight ranks that behave like eight GPUs. It has its own functional form and its own noise, and nothing that
+predicts, detects or plans may read it: they must learn from what they see (an import contract and a test hold this).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from lurcher.clock import Clock
+from lurcher.config import PaceSection
+from lurcher.faults import Fault, factor_at
+from lurcher.records import Op
+
+QUANTUM_NS = 2_000_000
+"""Longest single sleep. One long sleep would hide a stopped or throttled process: its deadline passes while it is stopped."""
+SLACK_NS = 1_000_000
+"""What a quantum may overshoot and still count in full: ordinary timer and scheduler delay. More is time the device lost."""
+LAUNCH_S = 2e-4
+"""Fixed cost of a chunk on the emulated device."""
+
+
+class Pace:
+    """The emulated device of one rank: `begin`, then `finish` once per chunk, just before its last collective."""
+
+    def __init__(self, section: PaceSection, rank: int, seed: int, faults: Sequence[Fault], clock: Clock) -> None:
+        self._section = section
+        self._faults = tuple(f for f in faults if f.kind in ("slow", "ramp", "flap") and f.where.kind == "rank" and rank in f.where.ranks)
+        self._clock = clock
+        self._noise = np.random.default_rng([seed, rank])
+        self._origin_ns = clock.now_ns()
+        self._start_ns = 0
+        self._start_cpu_ns = 0
+        self._excluded_ns = 0
+        self._iteration = 0
+        self._usage: list[tuple[int, int]] = []
+        self._open_target_ns = 0
+        self._usage_start_ns = time.process_time_ns()
+
+    def begin(self) -> None:
+        """A chunk's own work starts."""
+        self._close_usage()
+        self._start_ns = self._clock.now_ns()
+        self._start_cpu_ns = time.thread_time_ns()
+        self._excluded_ns = 0
+
+    def exclude_ns(self, duration_ns: int) -> None:
+        """Time spent inside a collective of this chunk is not the device's work."""
+        self._excluded_ns += duration_ns
+
+    def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
+        """Sleep until the chunk has lasted its emulated time. `share` is this rank's fraction of the stage's work."""
+        self._iteration = iteration
+        nominal_s = self._chunk_s(phase, layers, share, num_tokens, sum_len_sq)
+        target_ns = round(nominal_s * self._factor() * 1e9)
+        wall_ns = self._clock.now_ns() - self._start_ns - self._excluded_ns
+        # A stop in the middle of the real work must cost time too, so wall time counts only as far as CPU time bears it out.
+        real_ns = min(wall_ns, time.thread_time_ns() - self._start_cpu_ns + 2 * SLACK_NS)
+        self._open_target_ns = target_ns
+        self._sleep(target_ns - real_ns)
+
+    def pad(self, nominal_s: float) -> None:
+        """Take as long as work of `nominal_s` on a healthy device takes here and now: for benchmarks between iterations."""
+        scatter = 1.0 + self._section.noise * float(self._noise.standard_normal())
+        self._sleep(round(nominal_s * scatter * self._factor() * 1e9))
+
+    def drain_usage(self) -> list[tuple[int, int]]:
+        """(real CPU ns, emulated ns) of every chunk since the last call: how honest the emulation is."""
+        self._close_usage()
+        usage, self._usage = self._usage, []
+        return usage
+
+    def _chunk_s(self, phase: Op, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> float:
+        pairs = 0.5 * (sum_len_sq + num_tokens)
+        layer_s: float = self._section.token_us * 1e-6 * num_tokens + self._section.pair_ns * 1e-9 * pairs**0.98
+        ratio = self._section.backward_ratio if phase == Op.BACKWARD else 1.0
+        scatter = float(np.exp(self._section.noise * self._noise.standard_normal()))
+        return LAUNCH_S + layers * share * ratio * layer_s * scatter
+
+    def _factor(self) -> float:
+        elapsed_s = (self._clock.now_ns() - self._origin_ns) * 1e-9
+        factor = 1.0
+        for fault in self._faults:
+            factor *= factor_at(fault, self._iteration, elapsed_s)
+        return factor
+
+    def _sleep(self, duration_ns: int) -> None:
+        left_ns = duration_ns
+        while left_ns > 0:
+            quantum_ns = min(left_ns, QUANTUM_NS)
+            before_ns = self._clock.now_ns()
+            self._clock.sleep_s(quantum_ns * 1e-9)
+            left_ns -= min(self._clock.now_ns() - before_ns, quantum_ns + SLACK_NS)
+
+    def _close_usage(self) -> None:
+        # CPU from one chunk's start to the next one's: the transport's threads work after `finish` as well.
+        now_ns = time.process_time_ns()
+        if self._open_target_ns:
+            self._usage.append((now_ns - self._usage_start_ns, self._open_target_ns))
+            self._open_target_ns = 0
+        self._usage_start_ns = now_ns
+
+
+class NoPace:
+    """A device that takes the time it really takes."""
+
+    def begin(self) -> None:
+        """Nothing to do."""
+
+    def exclude_ns(self, duration_ns: int) -> None:
+        """Nothing to do."""
+
+    def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
+        """Nothing to do."""
+
+    def pad(self, nominal_s: float) -> None:
+        """Nothing to do."""
+
+    def drain_usage(self) -> list[tuple[int, int]]:
+        """Nothing is emulated, so nothing is compared."""
+        return []

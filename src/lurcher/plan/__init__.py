@@ -1,0 +1,1 @@
+"""Which change of the layout pays, and when: splits of micro-batches, the bound, the ladder. Pure functions."""

@@ -1,0 +1,1 @@
+"""Events out of a running job."""

@@ -1,0 +1,189 @@
+"""The training engine of one rank: tensor, pipeline and data parallelism by hand, the same training under every layout.
+
+`compute` ends at the norm collective; whether the iteration counts is decided outside, and `step` or `discard` obeys. So no
+rank ever steps on gradients that another one did not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.distributed import Store
+
+from lurcher.config import JobConfig
+from lurcher.errors import LurcherError
+from lurcher.layout import Layout
+from lurcher.probe.recorder import Recorder
+from lurcher.records import Op
+from lurcher.runtime.adamw import AdamW
+from lurcher.runtime.context import Tables
+from lurcher.runtime.data import Loader
+from lurcher.runtime.gradients import GradientSync
+from lurcher.runtime.groups import Groups
+from lurcher.runtime.instruments import Device, Instruments
+from lurcher.runtime.owners import cut_slices, slices_of
+from lurcher.runtime.pipeline import Pipeline
+from lurcher.runtime.shapes import Held, check_model, held_tensors
+from lurcher.runtime.stage import StageModel
+from lurcher.runtime.storage import Storage
+from lurcher.runtime.tensor_parallel import TensorGroup
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """What an iteration came to, with the same bits on every rank: mean loss per micro-batch and norm over the whole model.
+
+    Where anything was not finite, `finite` is False on all ranks and both figures are NaN.
+    """
+
+    loss: float
+    grad_norm: float
+    finite: bool
+
+
+class Engine:
+    """One rank's state and how it computes with it.
+
+    `store` is where the ranks of a generation meet (None for a job of one rank); every blocking wait for another rank ends
+    after `timeout_s` with a RuntimeError. `progress(iteration, chunks begun)` is called at every chunk and before each wait.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        rank: int,
+        store: Store | None,
+        recorder: Recorder,
+        device: Device,
+        progress: Callable[[int, int], None],
+        timeout_s: float,
+    ) -> None:
+        check_model(config.model, layout)
+        _check_supported(layout)
+        self._config, self._rank, self._store, self._timeout_s = config, rank, store, timeout_s
+        job, model = config.job, config.model
+        self._dtype = torch.float64 if job.dtype == "float64" else torch.float32
+        self._instruments = Instruments(recorder, device, progress)
+        self._loader = Loader(job.corpus, job.seed, model.seq_len, layout.num_microbatches, bucketed=job.bucketed)
+        self._tables = Tables(model, self._dtype)
+        self._layout, self._slices, self._held = layout, cut_slices(model, layout), held_tensors(model, layout, rank)
+        self._storage = Storage(model, job.seed, self._held, slices_of(self._slices, rank), self._dtype)
+        self._optimizer = AdamW(config.optim, self._storage)
+        self._groups = Groups(model, layout, rank, store, timeout_s)
+        self._pipeline, self._sync = self._wire(layout)
+        self._result: StepResult | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the present generation."""
+        return self._layout
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps taken."""
+        return self._optimizer.num_steps
+
+    def learning_rate(self, iteration: int) -> float:
+        """The rate of that iteration's step, under every layout."""
+        return self._optimizer.learning_rate(iteration)
+
+    def compute(self, iteration: int) -> StepResult:
+        """Forward and backward of this rank's part, gradients summed over their owners, norm and loss agreed on. Takes no step."""
+        self._result = None
+        self._instruments.begin_iteration(iteration)
+        self._storage.grad.zero_()
+        with torch.inference_mode():
+            totals = self._sync.run(self._pipeline.run(iteration))
+        self._result = StepResult(totals.loss, totals.grad_norm, totals.finite)
+        return self._result
+
+    def step(self, iteration: int) -> None:
+        """Clip and step on what `compute` left; a local act."""
+        if self._result is None or not self._result.finite:
+            raise LurcherError(f"rank {self._rank} has no finite gradients of iteration {iteration} to step on; compute it first")
+        start_ns = time.monotonic_ns()
+        with torch.inference_mode():
+            self._optimizer.step(iteration, self._result.grad_norm)
+        self._instruments.own_work(Op.OPTIMIZER, iteration, start_ns)
+        self._result = None
+
+    def discard(self) -> None:
+        """Forget the gradients: the iteration does not count."""
+        self._storage.grad.zero_()
+        self._result = None
+
+    def adopt(self, layout: Layout) -> None:
+        """Go on under the next generation's layout. It may split micro-batches otherwise, but every rank keeps its atoms."""
+        check_model(self._config.model, layout)
+        _check_supported(layout)
+        slices, held = cut_slices(self._config.model, layout), self._held_under(layout)
+        if slices != self._slices or held != self._held or layout.num_microbatches != self._layout.num_microbatches:
+            raise LurcherError(
+                f"generation {layout.generation} gives rank {self._rank} other atoms, owners or another global batch than generation"
+                f" {self._layout.generation}; the engine can change the split of micro-batches only"
+            )
+        if not self._groups.fits(layout):
+            self._groups.close()
+            self._groups = Groups(self._config.model, layout, self._rank, self._store, self._timeout_s)
+        self._layout = layout
+        self._pipeline, self._sync = self._wire(layout)
+        self.discard()
+
+    def workload(self, iteration: int) -> npt.NDArray[np.void]:
+        """WORKLOAD rows of all global micro-batches of the iteration."""
+        return self._loader.workload(iteration)
+
+    def digests(self) -> dict[str, str]:
+        """A hash of parameter and moments per slice that this rank owns: equal on all its owners."""
+        result = {}
+        for piece in slices_of(self._slices, self._rank):
+            start, end = self._storage.span(piece)
+            digest = hashlib.blake2b(digest_size=8)
+            for flat in (self._storage.param, self._storage.exp_avg, self._storage.exp_avg_sq):
+                digest.update(flat[start:end].numpy())
+            result[piece.name] = digest.hexdigest()
+        return result
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies by kind and slice, as in `exp_avg/layers.0.attn.wo[0:4]`. Kinds: param, grad, exp_avg, exp_avg_sq."""
+        flats = {"param": self._storage.param, "grad": self._storage.grad, "exp_avg": self._storage.exp_avg, "exp_avg_sq": self._storage.exp_avg_sq}
+        result = {}
+        for piece in slices_of(self._slices, self._rank):
+            start, end = self._storage.span(piece)
+            for kind, flat in flats.items():
+                result[f"{kind}/{piece.name}"] = flat[start:end].view(self._storage.shape(piece)).clone()
+        return result
+
+    def close(self) -> None:
+        """Drop the groups; the engine computes no more."""
+        self._groups.close()
+
+    def _held_under(self, layout: Layout) -> tuple[Held, ...]:
+        return held_tensors(self._config.model, layout, self._rank) if self._rank in layout.ranks else ()
+
+    def _wire(self, layout: Layout) -> tuple[Pipeline, GradientSync]:
+        """Everything that depends on the layout and keeps no state of the training."""
+        where = layout.position(self._rank)
+        stage = layout.replicas[where.dp].stages[where.pp]
+        event_group = next((group.id for group in layout.groups() if group.kind == "tp" and group.ranks == stage.ranks), -1)
+        group = TensorGroup(stage, where.tp, self._groups.stage(stage.ranks), event_group, self._instruments)
+        model = StageModel(self._config, layout, self._rank, self._storage, group, self._instruments)
+        shape = (self._config.model.seq_len, self._config.model.hidden)
+        schedule, world = self._config.layout.schedule, self._groups.world
+        pipeline = Pipeline(layout, self._rank, schedule, model, world, self._loader, self._tables, shape, self._instruments)
+        return pipeline, GradientSync(layout, self._rank, self._slices, self._storage, self._groups, self._instruments)
+
+
+def _check_supported(layout: Layout) -> None:
+    """Raise LurcherError for what the engine cannot run: routes, empty stages and interleaved chunks."""
+    if layout.routes:
+        raise LurcherError(f"generation {layout.generation} routes micro-batch {layout.routes[0].microbatch} to another replica; the engine runs every one at home")
+    for d, s, stage in layout.stages():
+        if not stage.ranks or len(stage.chunks) != 1:
+            raise LurcherError(f"replica {d} stage {s} has {len(stage.ranks)} ranks and {len(stage.chunks)} chunks; the engine needs ranks and one chunk")

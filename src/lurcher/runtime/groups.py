@@ -1,0 +1,118 @@
+"""Every group of one generation, owned by one object and dropped together.
+
+A group that somebody still refers to keeps its sockets open, and then a peer's death no longer reaches the other ranks. So
+nobody else holds a torch group: users hold a Handle, which is emptied by `Groups.close`. The groups are made directly from a
+store, without torch's global default group, so that a generation leaves nothing behind in the process.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
+
+from lurcher.config import ModelSection
+from lurcher.errors import LurcherError
+from lurcher.layout import Layout
+from lurcher.runtime.direct import DirectGroup
+from lurcher.runtime.owners import cut_slices, owner_sets
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """The groups that a layout needs, as sorted lists of ranks: all that decides whether built groups fit a layout."""
+
+    world: tuple[int, ...]
+    tensor: tuple[tuple[int, ...], ...]
+    owners: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, model: ModelSection, layout: Layout) -> Membership:
+        """World, stages of two ranks and more, owner sets of two ranks and more."""
+        tensor = tuple(stage.ranks for _, _, stage in layout.stages() if stage.tp_size > 1)
+        sets = owner_sets(cut_slices(model, layout))
+        return cls(layout.ranks, tensor, tuple(owners for owners in sets if len(owners) > 1))
+
+    def torch_groups(self) -> list[tuple[int, ...]]:
+        """World and owner sets, each set of ranks once, in an order that is the same on all ranks."""
+        return sorted({ranks for ranks in (self.world, *self.owners) if len(ranks) > 1})
+
+
+class Handle:
+    """One group as its users see it: ranks are the job's, not the group's own numbers."""
+
+    def __init__(self, ranks: tuple[int, ...], group: ProcessGroupGloo) -> None:
+        self.ranks = ranks
+        self._index = {rank: i for i, rank in enumerate(ranks)}
+        self._group: ProcessGroupGloo | None = group
+
+    def all_reduce(self, tensor: torch.Tensor) -> Work:
+        """Start summing `tensor` in place over the group."""
+        return self._open().allreduce(tensor)
+
+    def send(self, tensor: torch.Tensor, rank: int, tag: int) -> Work:
+        """Start sending to `rank`; the tensor must stay as it is until the work is done."""
+        return self._open().send([tensor], self._index[rank], tag)
+
+    def receive(self, tensor: torch.Tensor, rank: int, tag: int) -> Work:
+        """Start receiving from `rank` into `tensor`."""
+        return self._open().recv([tensor], self._index[rank], tag)
+
+    def close(self) -> None:
+        """Let the torch group go."""
+        self._group = None
+
+    def _open(self) -> ProcessGroupGloo:
+        if self._group is None:
+            raise LurcherError(f"the group of ranks {self.ranks} was closed with its generation")
+        return self._group
+
+
+class Groups:
+    """The groups that `rank` belongs to in one generation. A job of one rank has none and needs no store.
+
+    Every blocking call of a group ends after `timeout_s` with a RuntimeError.
+    """
+
+    def __init__(self, model: ModelSection, layout: Layout, rank: int, store: Store | None, timeout_s: float) -> None:
+        self._model = model
+        self._membership = Membership.of(model, layout)
+        self._handles: dict[tuple[int, ...], Handle] = {}
+        for number, ranks in enumerate(self._membership.torch_groups()):
+            if rank not in ranks:
+                continue
+            if store is None:
+                raise LurcherError(f"a layout of {len(layout.ranks)} ranks needs a store to meet at")
+            prefixed = PrefixStore(f"gen{layout.generation}/{number}", store)
+            group = ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), timedelta(seconds=timeout_s))
+            self._handles[ranks] = Handle(ranks, group)
+        self._direct = {
+            ranks: DirectGroup(ranks, rank, PrefixStore(f"gen{layout.generation}/stage{number}", store), timeout_s)
+            for number, ranks in enumerate(self._membership.tensor)
+            if rank in ranks
+        }
+
+    @property
+    def world(self) -> Handle | None:
+        """All working ranks; None in a job of one rank."""
+        return self._handles.get(self._membership.world)
+
+    def over(self, ranks: tuple[int, ...]) -> Handle | None:
+        """The group over an owner set; None for a single rank."""
+        return self._handles[ranks] if len(ranks) > 1 else None
+
+    def stage(self, ranks: tuple[int, ...]) -> DirectGroup | None:
+        """The tensor group of a stage, ranks in the stage's order; None for a single rank."""
+        return self._direct[ranks] if len(ranks) > 1 else None
+
+    def fits(self, layout: Layout) -> bool:
+        """Whether the layout needs the very same groups, as after a change of the micro-batch split."""
+        return Membership.of(self._model, layout) == self._membership
+
+    def close(self) -> None:
+        """Drop every group at once."""
+        for group in (*self._handles.values(), *self._direct.values()):
+            group.close()
+        self._handles.clear()
+        self._direct.clear()

@@ -1,0 +1,120 @@
+"""What a rank and its supervisor say to each other. Tagged msgspec structs as MessagePack, over one pipe per rank."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from lurcher.config import JobConfig
+from lurcher.layout import Layout
+from lurcher.records import BenchResult
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """All that a rank needs to start."""
+
+    rank: int
+    config: JobConfig
+    layout: Layout
+    store_host: str
+    store_port: int
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    """Anything on the pipe."""
+
+
+class Ready(_Message, frozen=True):
+    """Rank to supervisor: built, waiting for the first Go."""
+
+    rank: int
+    pid: int
+
+
+class Ack(_Message, frozen=True):
+    """Rank to supervisor: gradients of the iteration are complete and finite on this rank; it waits for the sealed decision.
+
+    `events` is an EVENT array as bytes: what the rank did from `start_ns` to `end_ns`, its last acknowledgement to this one.
+    `usage` are int64 pairs (real CPU ns, emulated ns), one a chunk; empty without emulation.
+    """
+
+    rank: int
+    generation: int
+    iteration: int
+    loss: float
+    grad_norm: float
+    lr: float
+    finite: bool
+    start_ns: int
+    end_ns: int
+    events: bytes
+    usage: bytes
+
+
+class BenchDone(_Message, frozen=True):
+    """Rank to supervisor: the benchmark that the border asked for."""
+
+    rank: int
+    result: BenchResult
+
+
+class Digests(_Message, frozen=True):
+    """Rank to supervisor: a hash of every slice it owns (parameters and moments), by slice name."""
+
+    rank: int
+    iteration: int
+    digests: dict[str, str]
+
+
+class Failed(_Message, frozen=True):
+    """Rank to supervisor: it cannot go on."""
+
+    rank: int
+    iteration: int
+    reason: str
+
+
+class Border(msgspec.Struct, frozen=True):
+    """What happens between this iteration and the next: another layout, a benchmark, a digest, or the end."""
+
+    layout: Layout | None = None
+    bench: tuple[int, ...] = ()
+    digest: bool = False
+    stop: bool = False
+
+
+class Seal(_Message, frozen=True):
+    """Supervisor to rank: the one decision about (generation, iteration), and the border that follows it."""
+
+    generation: int
+    iteration: int
+    commit: bool
+    border: Border
+
+
+class Go(_Message, frozen=True):
+    """Supervisor to rank: leave the border and start the next iteration."""
+
+
+class Stop(_Message, frozen=True):
+    """Supervisor to rank: end now."""
+
+
+FromRank = Ready | Ack | BenchDone | Digests | Failed
+ToRank = Seal | Go | Stop
+
+
+def send(conn: Connection, message: FromRank | ToRank) -> None:
+    """Write one message."""
+    conn.send_bytes(msgspec.msgpack.encode(message))
+
+
+def receive_from_rank(conn: Connection) -> FromRank:
+    """Read one message of a rank; EOFError when it is gone."""
+    return msgspec.msgpack.decode(conn.recv_bytes(), type=FromRank)
+
+
+def receive_from_supervisor(conn: Connection) -> ToRank:
+    """Read one message of the supervisor; EOFError when it is gone."""
+    return msgspec.msgpack.decode(conn.recv_bytes(), type=ToRank)

@@ -1,0 +1,245 @@
+"""Runs a job from outside its ranks: launches, collects acknowledgements, seals, holds the borders, notices the dead.
+
+It decides nothing about slowness: at each border it asks the director, and tells it what happened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, MutableSequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from torch.distributed import TCPStore
+
+from lurcher.config import JobConfig
+from lurcher.errors import DeadlineExpired, JobDied
+from lurcher.layout import Layout
+from lurcher.records import EVENT, BenchResult, Place
+from lurcher.runtime import launch
+from lurcher.runtime.ledger import Ledger
+from lurcher.runtime.messages import Ack, BenchDone, Border, Digests, Failed, FromRank, Go, Ready, Seal, Stop, ToRank, receive_from_rank, send
+from lurcher.runtime.worker import PROGRESS_FIELDS, rank_main
+
+M = TypeVar("M", Ready, Ack, BenchDone, Digests)
+
+POLL_S = 0.2
+GRACE_S = 1.0
+"""After a rank reports a failure: time for the process that caused it to be seen dead, so that the culprit is named and not a victim."""
+
+
+class StepReport(msgspec.Struct, frozen=True):
+    """One committed iteration, as all ranks reported it."""
+
+    iteration: int
+    layout: Layout
+    loss: float
+    grad_norm: float
+    lr: float
+    events: NDArray[np.void]
+    """EVENT rows of all ranks."""
+    window_ns: dict[int, tuple[int, int]]
+    """Per rank: from its last acknowledgement to this one."""
+    usage: NDArray[np.int64]
+    """(real CPU ns, emulated ns) per chunk; shape (chunks, 2)."""
+
+
+class Director(Protocol):
+    """Who decides at the borders."""
+
+    def border(self, iteration: int) -> Border:
+        """What the commit of `iteration` shall name. Called with all ranks waiting: must be immediate."""
+        ...
+
+    def observe(self, report: StepReport) -> None:
+        """A committed iteration, told while the next one runs."""
+        ...
+
+    def benched(self, results: tuple[BenchResult, ...], missing: tuple[int, ...]) -> None:
+        """Benchmarks of the last border; `missing` ranks gave none before the deadline."""
+        ...
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the job ended."""
+
+    kind: Literal["done", "interrupted"]
+    iterations: int
+
+
+class Supervisor:
+    """One job. `should_stop` is asked at every poll: a Ctrl-C ends the job within a fraction of a second."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        layout: Layout,
+        places: tuple[Place, ...],
+        director: Director,
+        should_stop: Callable[[], bool],
+        started: Callable[[dict[int, int]], None],
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._places = {p.rank: p for p in places}
+        self._director = director
+        self._should_stop = should_stop
+        self._started = started
+        self._ledger = Ledger(layout.ranks)
+        self._ranks: dict[int, launch.RankProcess] = {}
+        self._progress: MutableSequence[int] = []
+        self._iteration = 0
+
+    def run(self) -> Outcome:
+        """The whole job; raises JobDied with one line naming rank, host and reason. Leaves no process behind."""
+        listener = launch.loopback_socket()
+        timeout = timedelta(seconds=self._config.run.start_deadline_s)
+        port = listener.getsockname()[1]
+        store = TCPStore(launch.LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach())
+        started, self._progress = launch.start_ranks(self._config, self._layout, port, rank_main, PROGRESS_FIELDS)
+        self._ranks = {r.rank: r for r in started}
+        patience_s = 0.0
+        try:
+            outcome = self._run_iterations()
+            patience_s = self._config.run.stop_deadline_s
+            return outcome
+        except _Interrupted:
+            self._broadcast(Stop())
+            patience_s = 0.5
+            return Outcome("interrupted", self._iteration)
+        finally:
+            launch.end_ranks(started, patience_s)
+            del store
+
+    def _run_iterations(self) -> Outcome:
+        ready = self._collect(Ready, set(self._ranks), self._config.run.start_deadline_s, "to be built")
+        self._started({r: m.pid for r, m in ready.items()})
+        self._broadcast(Go())
+        last = self._config.job.iterations - 1
+        for self._iteration in range(last + 1):
+            acks = self._collect(Ack, set(self._ranks), self._config.run.step_deadline_s, f"to acknowledge iteration {self._iteration}")
+            for rank, ack in acks.items():
+                self._ledger.acknowledge(rank, ack.generation, ack.iteration)
+            border = self._seal(acks, stop=self._iteration == last)
+            report = _report(self._iteration, self._layout, acks)
+            if border.layout is not None:
+                self._ledger.advance(border.layout.generation, border.layout.ranks)
+                self._layout = border.layout
+            self._director.observe(report)
+            self._hold(border)
+        return Outcome("done", last + 1)
+
+    def _seal(self, acks: dict[int, Ack], *, stop: bool) -> Border:
+        """Seal the iteration and tell every rank, with the border that follows."""
+        if not all(ack.finite for ack in acks.values()):
+            self._ledger.seal(self._iteration, "ABORT")
+            raise JobDied(f"iteration {self._iteration} has a gradient that is not finite; lower optim.lr or set optim.clip_norm")
+        border = self._director.border(self._iteration)
+        every = self._config.run.verify_every
+        digest = bool(every) and (self._iteration % every == every - 1 or stop)
+        border = Border(border.layout, border.bench, digest, stop)
+        commit = self._ledger.seal(self._iteration, "COMMIT") == "COMMIT"
+        self._broadcast(Seal(self._ledger.generation, self._iteration, commit, border))
+        return border
+
+    def _hold(self, border: Border) -> None:
+        """Keep the ranks at the border until what it asks for is done, then let them go."""
+        if border.digest:
+            self._compare_digests()
+        if border.bench:
+            deadline_s = self._config.run.step_deadline_s
+            done = self._collect(BenchDone, set(border.bench), deadline_s, "to finish its benchmark", partial=True)
+            results = tuple(done[r].result for r in sorted(done))
+            self._director.benched(results, tuple(sorted(set(border.bench) - set(done))))
+        if (border.layout is not None or border.bench or border.digest) and not border.stop:
+            self._broadcast(Go())
+
+    def _compare_digests(self) -> None:
+        got = self._collect(Digests, set(self._ranks), self._config.run.step_deadline_s, "to hash its state")
+        seen: dict[str, tuple[int, str]] = {}
+        for rank in sorted(got):
+            for name, digest in got[rank].digests.items():
+                owner, first = seen.setdefault(name, (rank, digest))
+                if digest != first:
+                    raise JobDied(f"ranks {owner} and {rank} hold different bits of {name} after iteration {self._iteration}: the training has split")
+
+    def _collect(self, kind: type[M], ranks: set[int], deadline_s: float, what: str, *, partial: bool = False) -> dict[int, M]:
+        """One message of `kind` from each of `ranks`. The deadline runs from the last sign of progress of any rank."""
+        got: dict[int, M] = {}
+        begin = time.monotonic()
+        while waiting := ranks - set(got):
+            for message in self._poll(waiting):
+                if not isinstance(message, kind):
+                    raise JobDied(f"rank {message.rank} sent {type(message).__name__} while it had {what}")
+                got[message.rank] = message
+            last_sign = max([begin] + [self._progress[r * PROGRESS_FIELDS + 2] * 1e-9 for r in self._ranks])
+            if time.monotonic() - last_sign > deadline_s:
+                if partial:
+                    return got
+                raise DeadlineExpired(self._who_hangs(waiting, deadline_s, what))
+        return got
+
+    def _poll(self, waiting: set[int]) -> list[FromRank]:
+        """Messages of the ranks waited for that are there, or arrive within a moment. Raises JobDied when a rank is dead or failed."""
+        if self._should_stop():
+            raise _Interrupted
+        by_conn = {self._ranks[r].conn: r for r in waiting}
+        alive = [r.process.sentinel for r in self._ranks.values() if r.process.exitcode is None]
+        messages = []
+        for conn in wait([*by_conn, *alive], timeout=POLL_S):
+            if not isinstance(conn, Connection):
+                continue
+            try:
+                message = receive_from_rank(conn)
+            except (EOFError, ConnectionResetError):
+                raise JobDied(self._who_died(by_conn[conn], "")) from None
+            if isinstance(message, Failed):
+                raise JobDied(self._who_died(message.rank, message.reason))
+            messages.append(message)
+        dead = [r.rank for r in self._ranks.values() if r.process.exitcode]
+        if dead and not messages:
+            raise JobDied(self._who_died(dead[0], ""))
+        return messages
+
+    def _who_died(self, reporter: int, reason: str) -> str:
+        """Name the process that was killed; the reporter itself only if none was. Peers of a dead rank fail within milliseconds of it."""
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline:
+            for r in self._ranks.values():
+                if r.process.exitcode is not None and r.process.exitcode < 0:
+                    return f"{self._name(r.rank)} {r.how_it_ended()} in iteration {self._iteration}"
+            time.sleep(0.01)
+        r = self._ranks[reporter]
+        return f"{self._name(reporter)} failed in iteration {self._iteration}: {reason or r.how_it_ended()}"
+
+    def _who_hangs(self, silent: set[int], deadline_s: float, what: str) -> str:
+        """The absent rank, not its waiters: the one whose own progress is least."""
+        stuck = min(silent, key=lambda r: tuple(self._progress[r * PROGRESS_FIELDS : r * PROGRESS_FIELDS + PROGRESS_FIELDS]))
+        return f"{self._name(stuck)} made no progress for {deadline_s:g} s; it had {what}"
+
+    def _name(self, rank: int) -> str:
+        place = self._places.get(rank)
+        return f"rank {rank} (host {place.host}, pid {self._ranks[rank].pid})" if place else f"rank {rank}"
+
+    def _broadcast(self, message: ToRank) -> None:
+        for r in self._ranks.values():
+            try:
+                send(r.conn, message)
+            except (BrokenPipeError, ConnectionResetError):
+                continue  # the next poll finds it dead and says so
+
+
+class _Interrupted(Exception):
+    """The caller asked the job to stop."""
+
+
+def _report(iteration: int, layout: Layout, acks: dict[int, Ack]) -> StepReport:
+    first = acks[min(acks)]
+    events = np.concatenate([np.frombuffer(ack.events, dtype=EVENT) for ack in acks.values()])
+    usage = np.concatenate([np.frombuffer(ack.usage, dtype="<i8").reshape(-1, 2) for ack in acks.values()])
+    windows = {rank: (ack.start_ns, ack.end_ns) for rank, ack in acks.items()}
+    return StepReport(iteration, layout, first.loss, first.grad_norm, first.lr, events, windows, usage)

@@ -1,0 +1,197 @@
+"""One rank's process: compute, acknowledge, wait for the sealed decision, step, cross the border; again.
+
+It decides nothing. Whatever changes between two iterations is in the Border that the commit names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, MutableSequence, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import msgspec
+import numpy as np
+import torch
+from torch.distributed import TCPStore
+
+from lurcher.clock import SystemClock
+from lurcher.errors import EXIT_JOB_DIED, DeadlineExpired, LurcherError
+from lurcher.faults import Fault, factor_at
+from lurcher.model.pace import NoPace, Pace
+from lurcher.probe.recorder import Recorder
+from lurcher.records import Op
+from lurcher.runtime.engine import Engine
+from lurcher.runtime.messages import (
+    Ack,
+    BenchDone,
+    Border,
+    Digests,
+    Failed,
+    Go,
+    Ready,
+    Seal,
+    Spec,
+    Stop,
+    ToRank,
+    receive_from_supervisor,
+    send,
+)
+from lurcher.validate.bench_gemm import bench_gemm
+
+PROGRESS_FIELDS = 3
+"""Per rank in the shared progress array: iteration, chunks begun in it, monotonic ns of the last sign of progress."""
+
+
+class Stopped(Exception):
+    """The supervisor asked this rank to end."""
+
+
+def rank_main(spec_bytes: bytes, conn: Connection, progress: MutableSequence[int]) -> None:
+    """Entry of a rank's process. Ends with exit code 0, or 4 after telling the supervisor why."""
+    _detach_from_terminal()
+    spec = msgspec.msgpack.decode(spec_bytes, type=Spec)
+    loop = None
+    try:
+        loop = RankLoop(spec, conn, progress)
+        loop.run()
+    except (Stopped, EOFError, BrokenPipeError):
+        pass
+    except (LurcherError, RuntimeError, ValueError, OSError) as error:
+        _report_failure(conn, spec.rank, loop.iteration if loop else -1, error)
+        os._exit(EXIT_JOB_DIED)
+    # Not through interpreter shutdown: a peer that is already gone would make the groups' destructors wait for it.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class RankLoop:
+    """The rank's state between messages."""
+
+    def __init__(self, spec: Spec, conn: Connection, progress: MutableSequence[int]) -> None:
+        config = spec.config
+        self._conn = conn
+        self._rank = spec.rank
+        self._config = config
+        self._layout = spec.layout
+        self._progress = _progress_writer(progress, spec.rank, config.fault)
+        self._recorder = Recorder(spec.rank)
+        self._emulated = config.pace.kind == "emulated"
+        self._device: Pace | NoPace = Pace(config.pace, spec.rank, config.job.seed, config.fault, SystemClock()) if self._emulated else NoPace()
+        timeout_s = config.run.step_deadline_s
+        store = TCPStore(spec.store_host, spec.store_port, is_master=False, timeout=timedelta(seconds=config.run.start_deadline_s))
+        self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, timeout_s)
+        self.iteration = 0
+
+    def run(self) -> None:
+        """All iterations, from the first Go to the last seal."""
+        send(self._conn, Ready(self._rank, os.getpid()))
+        # What start-up left behind is never garbage: keep the collector from walking it in the middle of an iteration.
+        gc.collect()
+        gc.freeze()
+        self._expect_go(self._config.run.start_deadline_s)
+        window_ns = time.monotonic_ns()
+        for iteration in range(self._config.job.iterations):
+            self.iteration = iteration
+            result = self._engine.compute(self.iteration)
+            end_ns = time.monotonic_ns()
+            self._acknowledge(result.loss, result.grad_norm, result.finite, window_ns, end_ns)
+            window_ns = end_ns
+            if self._obey_seal():
+                return
+
+    def _acknowledge(self, loss: float, grad_norm: float, finite: bool, start_ns: int, end_ns: int) -> None:
+        usage = np.array(self._device.drain_usage(), dtype="<i8")
+        lr = self._engine.learning_rate(self.iteration)
+        events = self._recorder.drain().tobytes()
+        generation = self._layout.generation
+        send(self._conn, Ack(self._rank, generation, self.iteration, loss, grad_norm, lr, finite, start_ns, end_ns, events, usage.tobytes()))
+
+    def _obey_seal(self) -> bool:
+        """Wait for the decision, step or discard, cross the border; True at the end of the job."""
+        start_ns = time.monotonic_ns()
+        seal = self._receive(self._config.run.step_deadline_s, "the sealed decision")
+        self._recorder.record(Op.COMMIT_WAIT, 0, self.iteration, -1, 0, 0, start_ns, time.monotonic_ns())
+        if not isinstance(seal, Seal) or (seal.generation, seal.iteration) != (self._layout.generation, self.iteration):
+            raise LurcherError(f"rank {self._rank} expected the seal of iteration {self.iteration}, got {type(seal).__name__}")
+        if seal.commit:
+            self._engine.step(self.iteration)
+        else:
+            self._engine.discard()
+        self._cross(seal.border)
+        return seal.border.stop
+
+    def _cross(self, border: Border) -> None:
+        """Whatever the commit names between this iteration and the next; recorded as a pause, outside every iteration."""
+        if border.layout is None and not border.bench and not border.digest:
+            return
+        start_ns = time.monotonic_ns()
+        if border.digest:
+            send(self._conn, Digests(self._rank, self.iteration, self._engine.digests()))
+        if border.layout is not None:
+            self._engine.adopt(border.layout)
+            self._layout = border.layout
+        if self._rank in border.bench:
+            send(self._conn, BenchDone(self._rank, bench_gemm(self._rank, self._device, emulated=self._emulated)))
+        if not border.stop:
+            self._expect_go(self._config.run.step_deadline_s)
+        self._recorder.record(Op.PAUSE, -1, self.iteration, -1, 0, 0, start_ns, time.monotonic_ns())
+
+    def _expect_go(self, deadline_s: float) -> None:
+        message = self._receive(deadline_s, "the word to go on")
+        if not isinstance(message, Go):
+            raise LurcherError(f"rank {self._rank} expected to go on, got {type(message).__name__}")
+
+    def _receive(self, deadline_s: float, what: str) -> ToRank:
+        if not self._conn.poll(deadline_s):
+            raise DeadlineExpired(f"rank {self._rank} waited {deadline_s:g} s for {what}")
+        message = receive_from_supervisor(self._conn)
+        if isinstance(message, Stop):
+            raise Stopped
+        return message
+
+
+def _progress_writer(progress: MutableSequence[int], rank: int, faults: Sequence[Fault]) -> Callable[[int, int], None]:
+    """The heartbeat: the main thread itself writes how far it is, so that a thread can never look alive for it.
+
+    Faults that stop or hang the process strike here, where a real one may: at a chunk or before a collective.
+    """
+    mine = tuple(f for f in faults if f.kind in ("stop", "hang") and f.where.kind == "rank" and rank in f.where.ranks)
+    origin_ns = time.monotonic_ns()
+    base = rank * PROGRESS_FIELDS
+
+    def write(iteration: int, chunk: int) -> None:
+        now_ns = time.monotonic_ns()
+        progress[base] = iteration
+        progress[base + 1] = chunk
+        progress[base + 2] = now_ns
+        for fault in mine:
+            if factor_at(fault, iteration, (now_ns - origin_ns) * 1e-9) != 1.0:
+                os.kill(os.getpid(), signal.SIGKILL if fault.kind == "stop" else signal.SIGSTOP)
+
+    return write
+
+
+def _detach_from_terminal() -> None:
+    """Ctrl-C is the supervisor's business; stdout is the report's; and if the forkserver dies, so does the rank."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _report_failure(conn: Connection, rank: int, iteration: int, error: Exception) -> None:
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
+    try:
+        send(conn, Failed(rank, iteration, reason))
+    except OSError:
+        pass  # the supervisor is gone as well; the exit code is all that is left to say

@@ -1,0 +1,1 @@
+"""Events to iterations: where the time of each rank went, as own work, waiting and transfer."""

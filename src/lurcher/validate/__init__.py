@@ -1,0 +1,1 @@
+"""Suspicions to findings: short benchmarks of the suspects, and the pure judge of their results."""

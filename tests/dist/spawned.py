@@ -1,0 +1,126 @@
+"""Several jobs run by one set of spawned processes, because starting eight torch processes costs more than the jobs themselves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from torch.distributed import TCPStore
+
+from lurcher.config import JobConfig
+from lurcher.layout import Layout
+from lurcher.probe.recorder import Recorder
+from lurcher.runtime.engine import Engine
+from lurcher.runtime.instruments import NullDevice
+
+LOOPBACK = "127.0.0.1"
+GROUP_TIMEOUT_S = 30.0
+DEADLINE_S = 150.0
+"""For all jobs together, starting included."""
+
+
+class Job(NamedTuple):
+    """`iterations` of training; before iteration k the split `splits[k]` is adopted, where there is one."""
+
+    name: str
+    config: JobConfig
+    layout: Layout
+    iterations: int = 10
+    splits: dict[int, tuple[int, ...]] = {}
+
+
+class RankResult(NamedTuple):
+    """What one rank ends with: `state` as in Engine.state, gradients of the last iteration; the rest is per iteration."""
+
+    state: dict[str, np.ndarray]
+    digests: dict[str, str]
+    losses: list[float]
+    norms: list[float]
+    rates: list[float]
+    events: list[np.ndarray]
+    generations: list[int]
+    num_beats: int
+
+
+def run_jobs(jobs: list[Job]) -> dict[str, dict[int, RankResult]]:
+    """Results by job and rank. Every wait has a deadline; nothing is left running."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch._dynamo", "lurcher.runtime.engine"])
+    store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+    # Generations keep the jobs apart in the one store.
+    jobs = [job._replace(layout=msgspec.structs.replace(job.layout, generation=100 * number)) for number, job in enumerate(jobs)]
+    world_size = max(len(job.layout.ranks) for job in jobs)
+    deadline = time.monotonic() + DEADLINE_S
+    processes, pipes = [], []
+    try:
+        for rank in range(world_size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, store.port, jobs, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            processes.append(process)
+            pipes.append(ours)
+        results: dict[str, dict[int, RankResult]] = {job.name: {} for job in jobs}
+        for job in jobs:
+            for rank in job.layout.ranks:
+                results[job.name][rank] = _receive(pipes[rank], deadline, f"job {job.name} on rank {rank}")
+        return results
+    finally:
+        for process in processes:
+            process.join(5.0 if time.monotonic() < deadline else 0.0)
+            if process.exitcode is None:
+                process.kill()
+            process.join(5.0)
+
+
+def _receive(pipe: Connection, deadline: float, what: str) -> Any:
+    if not pipe.poll(max(0.0, deadline - time.monotonic())):
+        raise TimeoutError(f"{what}: no result within {DEADLINE_S:g} s")
+    result = pipe.recv()
+    if isinstance(result, str):
+        raise RuntimeError(f"{what} failed:\n{result}")
+    return result
+
+
+def _serve(rank: int, port: int, jobs: list[Job], pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    store = TCPStore(LOOPBACK, port, is_master=False)
+    for job in jobs:
+        if rank not in job.layout.ranks:
+            continue
+        try:
+            pipe.send(run_rank(job, rank, store))
+        except Exception:  # whatever it is, the test shows it
+            pipe.send(traceback.format_exc())
+            return
+
+
+def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
+    """One rank's part of a job."""
+    recorder = Recorder(rank)
+    beats: list[tuple[int, int]] = []
+    engine = Engine(job.config, job.layout, rank, store, recorder, NullDevice(), lambda *beat: beats.append(beat), GROUP_TIMEOUT_S)
+    grads: dict[str, torch.Tensor] = {}
+    losses, norms, rates, events, generations = [], [], [], [], []
+    for iteration in range(job.iterations):
+        if iteration in job.splits:
+            engine.adopt(engine.layout.with_split(job.splits[iteration]))
+        result = engine.compute(iteration)
+        assert result.finite
+        grads = {name: value for name, value in engine.state().items() if name.startswith("grad/")}
+        losses.append(result.loss)
+        norms.append(result.grad_norm)
+        rates.append(engine.learning_rate(iteration))
+        generations.append(engine.layout.generation)
+        engine.step(iteration)
+        events.append(recorder.drain())
+    state = {name: value.numpy() for name, value in (engine.state() | grads).items()}
+    digests = engine.digests()
+    engine.close()
+    return RankResult(state, digests, losses, norms, rates, events, generations, len(beats))

@@ -1,0 +1,125 @@
+"""A job on paper: chunk times with their own functional form and noise, walked along the schedule. Drives the coordinator without a process.
+
+It stands in for the supervisor and the ranks: orders take effect at the next border, as in a live job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lurcher.config import DetectSection, PlanSection
+from lurcher.control.coordinator import Coordinator
+from lurcher.control.orders import BenchReport, Outbox, StepSummary
+from lurcher.layout import Layout
+from lurcher.model.critical_path import compile_schedule, finish_times
+from lurcher.model.schedule import schedule_text
+from lurcher.records import CHUNK, ITERATION, WORKLOAD, BenchResult, Component, Op
+
+SEQ_LEN = 64
+OVERHEAD_S = 0.03
+
+
+@dataclass
+class PaperJob:
+    """Faults are (rank, factor, first slow iteration, first healthy one again). `common` slows everything alike from an iteration on."""
+
+    layout: Layout
+    faults: list[tuple[int, float, int, int]] = field(default_factory=list)
+    noise: float = 0.02
+    length_spread: float = 0.3
+    seed: int = 0
+    common: tuple[float, int, int] = (1.0, 0, 0)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def factor(self, rank: int, iteration: int) -> float:
+        """How slow a rank is in an iteration."""
+        factor = self.common[0] if self.common[1] <= iteration < self.common[2] else 1.0
+        for r, f, begin, end in self.faults:
+            if r == rank and begin <= iteration < end:
+                factor *= f
+        return factor
+
+    def step(self, iteration: int, layout: Layout, pause_s: float = 0.0) -> StepSummary:
+        """One iteration on `layout`."""
+        num = layout.num_microbatches
+        workload = np.zeros(num, WORKLOAD)
+        workload["iteration"], workload["microbatch"], workload["num_tokens"] = iteration, np.arange(num), SEQ_LEN
+        scale = np.exp(self.length_spread * self.rng.standard_normal())
+        workload["sum_len_sq"] = np.clip(SEQ_LEN**2 * 0.3 * scale * np.exp(0.2 * self.rng.standard_normal(num)), SEQ_LEN, SEQ_LEN**2)
+        chunks = []
+        longest_s = 0.0
+        for d, replica in enumerate(layout.replicas):
+            chunks.append(self._replica_chunks(iteration, layout, d, workload))
+            if replica.microbatches:
+                times = [self._stage_times(chunks[-1], layout, d, phase) for phase in (Op.FORWARD, Op.BACKWARD)]
+                order = compile_schedule(schedule_text("1f1b", len(replica.stages), replica.microbatches))
+                longest_s = max(longest_s, float(np.max(finish_times(order, *times, 2e-4).makespan_s)))
+        duration_s = (longest_s + OVERHEAD_S) * (1 + 0.5 * self.noise * self.rng.standard_normal())
+        every = np.concatenate(chunks)
+        return StepSummary(iteration, layout, _rows(iteration, layout, every, workload, duration_s), every, workload, duration_s, pause_s)
+
+    def _replica_chunks(self, iteration: int, layout: Layout, d: int, workload: np.ndarray) -> np.ndarray:
+        parts = []
+        for s, stage in enumerate(layout.replicas[d].stages):
+            layers = stage.num_layers + (0.2 if s == len(layout.replicas[d].stages) - 1 else 0.0)
+            for rank in stage.ranks:
+                for phase, ratio in ((Op.FORWARD, 1.0), (Op.BACKWARD, 2.0)):
+                    mine = np.zeros(layout.split[d], CHUNK)
+                    mine["rank"], mine["phase"] = rank, phase
+                    mine["microbatch"] = np.array(list(layout.microbatches_of(d)))
+                    work = workload[mine["microbatch"]]
+                    layer_s = 150e-6 * work["num_tokens"] ** 0.99 + 1e-6 * work["sum_len_sq"] ** 0.97
+                    busy_s = (2e-4 + layers / stage.tp_size * ratio * layer_s) * self.factor(rank, iteration)
+                    mine["busy_s"] = busy_s * np.exp(self.noise * self.rng.standard_normal(len(mine)))
+                    mine["transfer_s"], mine["gap_s"] = 4e-4, 2e-4
+                    parts.append(mine)
+        return np.concatenate(parts)
+
+    def _stage_times(self, chunks: np.ndarray, layout: Layout, d: int, phase: Op) -> np.ndarray:
+        stages = []
+        for stage in layout.replicas[d].stages:
+            busy = [chunks["busy_s"][(chunks["rank"] == r) & (chunks["phase"] == phase)] for r in stage.ranks]
+            stages.append(np.max(busy, axis=0) + 6e-4)
+        return np.array(stages)
+
+    def benchmark(self, ranks: tuple[int, ...], iteration: int) -> BenchReport:
+        """The GEMM benchmark of these ranks at the border after `iteration`."""
+        results = tuple(
+            BenchResult(Component.of_rank(r), "gemm", 0.02 * self.factor(r, iteration) * (1 + 0.3 * self.noise * self.rng.standard_normal()), 5)
+            for r in ranks
+        )
+        return BenchReport(iteration, results)
+
+
+def _rows(iteration: int, layout: Layout, chunks: np.ndarray, workload: np.ndarray, duration_s: float) -> np.ndarray:
+    rows = np.zeros(len(layout.ranks), ITERATION)
+    rows["index"], rows["rank"], rows["duration_s"], rows["expected_s"] = iteration, layout.ranks, duration_s, np.nan
+    for row in rows:
+        mine = chunks[chunks["rank"] == row["rank"]]
+        row["busy_s"] = mine["busy_s"].sum()
+        row["wait_s"] = max(0.0, duration_s - row["busy_s"])
+        done = mine["microbatch"][mine["phase"] == Op.FORWARD]
+        row["num_tokens"], row["sum_len_sq"] = workload["num_tokens"][done].sum(), workload["sum_len_sq"][done].sum()
+    return rows
+
+
+def drive(job: PaperJob, num_iterations: int, plan: PlanSection | None = None) -> tuple[Coordinator, list[Outbox]]:
+    """Run the job on paper to its end; returns the coordinator and everything it said."""
+    coordinator = Coordinator(DetectSection(), plan or PlanSection(), job.layout, "1f1b", emulated=True)
+    layout, out, said, pause_s = job.layout, Outbox(), [], 0.0
+    for iteration in range(num_iterations):
+        step = job.step(iteration, layout, pause_s)
+        border, out = out, coordinator.step(float(iteration), step)
+        said.append(out)
+        pause_s = 0.0
+        if border.bench:
+            answer = coordinator.step(float(iteration), job.benchmark(border.bench, iteration))
+            said.append(answer)
+            pause_s = 0.15
+        if border.layout is not None:
+            layout, pause_s = border.layout, 0.01
+    return coordinator, said

@@ -1,0 +1,250 @@
+"""The default detector's parts against oracles, and its power and silence as figures."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import ruptures
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lurcher.config import DetectSection
+from lurcher.detect.baseline import CAPACITY, SIGMA_FLOOR, Baseline
+from lurcher.detect.default import DefaultDetector
+from lurcher.detect.focus import Focus
+from lurcher.records import ChangePoint
+
+
+def run(series: np.ndarray, detector: DefaultDetector | None = None, first: int = 0) -> list[ChangePoint]:
+    detector = detector or DefaultDetector()
+    found = (detector.update(value, first + i) for i, value in enumerate(series.tolist()))
+    return [change for change in found if change is not None]
+
+
+# --- FOCuS ---------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(-3, 3).map(lambda x: round(x, 3)), min_size=1, max_size=60))
+def test_focus_is_the_exact_maximum(points: list[float]) -> None:
+    """Brute force over every start: the statistic, and the best among segments that are long and full enough."""
+    focus = Focus()
+    for n in range(1, len(points) + 1):
+        score = focus.update(points[n - 1], n - 1)
+        sums = [sum(points[i:n]) for i in range(n)]
+        best = max((max(s, 0.0) ** 2 / (2 * (n - i)) for i, s in enumerate(sums)), default=0.0)
+        assert score == pytest.approx(best, abs=1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1, 2), min_size=7, max_size=60))
+def test_focus_segment_is_what_it_says(points: list[float]) -> None:
+    focus = Focus()
+    for i, point in enumerate(points):
+        focus.update(point, 100 + i)
+    best = focus.best(7, 0.8)
+    if best.score > 0:
+        segment = points[best.iteration - 100 :]
+        assert len(segment) == best.length >= 7
+        assert best.fraction == pytest.approx(sum(p > 0 for p in segment) / len(segment))
+        assert best.fraction >= 0.8
+        assert best.score == pytest.approx(sum(segment) ** 2 / (2 * len(segment)))
+
+
+def test_focus_stays_small() -> None:
+    rng = np.random.default_rng(0)
+    focus = Focus()
+    for i in range(20_000):
+        focus.update(0.0001 * i + rng.standard_normal(), i)
+    assert len(focus._starts) <= 24
+
+
+# --- baseline ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num", [18, 60, 300])
+def test_scatter_is_neither_lost_nor_blown_up(num: int) -> None:
+    rng = np.random.default_rng(num)
+    ratios = []
+    for _ in range(200):
+        baseline = Baseline((5.0 * (1 + 0.03 * rng.standard_normal(num))).tolist())
+        assert baseline.level == pytest.approx(5.0, rel=0.04)
+        ratios.append(baseline.sigma / 0.03)
+    assert 1.0 <= np.median(ratios) <= 1.25
+    assert np.quantile(ratios, 0.02) > 0.6
+
+
+def test_spikes_do_not_widen_it_much() -> None:
+    rng = np.random.default_rng(0)
+    points = 1 + 0.02 * rng.standard_normal(300)
+    points[::50] *= 4
+    assert Baseline(points.tolist()).sigma < 0.025
+    assert Baseline([3.0] * 20).sigma >= SIGMA_FLOOR
+
+
+def test_a_settled_baseline_follows_a_creep_but_no_step() -> None:
+    baseline = Baseline([1.0] * CAPACITY)
+    for _ in range(100):
+        baseline.add(2.0)
+    assert baseline.level < 1.0011
+    for i in range(40_000):
+        baseline.add(1.0 + 5e-6 * i)
+    assert baseline.level == pytest.approx(1.2, abs=0.01)
+
+
+# --- the detector --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scatter", [0.02, 0.03, 0.04])
+@pytest.mark.parametrize("onset", [25, 60, 400])
+@pytest.mark.parametrize("factor", [1.3, 1.6, 2.0])
+def test_a_step_is_confirmed_within_seven_iterations(scatter: float, onset: int, factor: float) -> None:
+    delays, placed = [], []
+    for seed in range(20):
+        series = 1 + scatter * np.random.default_rng(seed).standard_normal(onset + 40)
+        series[onset:] *= factor
+        first = next(c for c in run(series) if c.tier == "confirmed")
+        delays.append(first.detected_iteration - onset)
+        placed.append(abs(first.iteration - onset))
+        assert first.slowdown == pytest.approx(factor, rel=0.08)
+    assert min(delays) >= 5
+    assert sorted(delays)[-2] <= 7
+    assert max(placed) <= 2
+
+
+@pytest.mark.parametrize("onset", [15, 16, 17])
+def test_a_fault_that_begins_before_the_detector_is_armed_is_not_learned_as_normal(onset: int) -> None:
+    for seed in range(20):
+        series = 1 + 0.03 * np.random.default_rng(seed).standard_normal(onset + 30)
+        series[onset:] *= 1.5
+        first = next(c for c in run(series) if c.tier == "confirmed")
+        assert first.detected_iteration <= onset + 7
+        assert abs(first.iteration - onset) <= 1
+
+
+def healthy(kind: str, num: int, rng: np.random.Generator) -> np.ndarray:
+    normal = rng.standard_normal(num)
+    if kind.startswith("gauss"):
+        return 1 + float(kind[5:]) / 100 * normal
+    if kind == "student":
+        return np.maximum(0.1, 1 + 0.01 * rng.standard_t(3, num))
+    if kind == "skewed":
+        return np.exp(0.02 * normal) * (1 + 0.03 * rng.exponential(1, num) * (rng.random(num) < 0.2))
+    series = 1 + 0.02 * normal
+    if kind == "spikes":
+        series[rng.random(num) < 0.01] *= 3
+    elif kind == "bursts":
+        first = np.flatnonzero(rng.random(num - 1) < 0.003)
+        series[first] *= 1.5
+        series[first + 1] *= 1.5
+    elif kind == "periodic":
+        series[::10] *= 1.6
+        series[::189] *= 2
+    elif kind == "drift":
+        series *= 1 + 0.01 * np.sin(np.arange(num) / 5000 * 2 * np.pi)
+    elif kind == "correlated":
+        for i in range(1, num):
+            series[i] = 1 + 0.6 * (series[i - 1] - 1) + 0.8 * (series[i] - 1)
+    return series
+
+
+KINDS = ["gauss1", "gauss3", "gauss5", "student", "skewed", "spikes", "bursts", "periodic", "drift", "correlated"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_healthy_series_are_silent(kind: str) -> None:
+    """One long series, and many short ones: with few points known, false alarms are likeliest."""
+    rng = np.random.default_rng(11)
+    alarms = [c for c in run(healthy(kind, 12_000, rng)) if c.tier == "confirmed"]
+    for _ in range(30):
+        alarms += [c for c in run(healthy(kind, 150, rng)) if c.tier == "confirmed"]
+    assert alarms == []
+
+
+def test_a_small_lasting_rise_is_found_by_focus() -> None:
+    """6 % at 0.5 % scatter: under every fixed 10 % rule, twelve times the noise (two public jobs ran so for days)."""
+    series = 1 + 0.005 * np.random.default_rng(0).standard_normal(300)
+    series[200:] *= 1.06
+    (found,) = run(series)
+    assert (found.tier, found.direction) == ("confirmed", "slower")
+    assert found.iteration == 200
+    assert found.detected_iteration <= 210
+    assert found.slowdown == pytest.approx(1.06, abs=0.005)
+
+
+def test_a_burst_of_five_is_only_a_suspicion() -> None:
+    series = 1 + 0.02 * np.random.default_rng(1).standard_normal(200)
+    series[100:105] *= 1.6
+    (found,) = run(series)
+    assert (found.tier, found.iteration, found.detected_iteration) == ("suspect", 100, 102)
+
+
+def test_escalation_and_recovery_in_steps() -> None:
+    levels = np.repeat([1.0, 1.25, 1.7, 1.25, 1.0], 50)
+    series = levels * (1 + 0.02 * np.random.default_rng(2).standard_normal(250))
+    found = [c for c in run(series) if c.tier == "confirmed"]
+    assert [c.direction for c in found] == ["slower", "slower", "faster", "faster"]
+    assert [c.slowdown for c in found] == pytest.approx([1.25, 1.7, 1.25, 1.0], rel=0.04)
+    assert [abs(c.iteration - onset) <= 1 for c, onset in zip(found, (50, 100, 150, 200), strict=True)] == [True] * 4
+
+
+def test_baseline_learns_nothing_while_slow() -> None:
+    detector = DefaultDetector()
+    rng = np.random.default_rng(3)
+    run(1 + 0.02 * rng.standard_normal(100), detector)
+    before = detector.level
+    run(1.5 * (1 + 0.02 * rng.standard_normal(400)), detector, first=100)
+    assert detector.state == "slow"
+    found = run(1 + 0.02 * rng.standard_normal(30), detector, first=500)
+    assert detector.state == "healthy"
+    assert detector.level == pytest.approx(before, rel=0.01)
+    assert [c.direction for c in found] == ["faster"]
+
+
+def test_slow_from_the_start_shows_when_it_ends() -> None:
+    series = 1 + 0.02 * np.random.default_rng(4).standard_normal(100)
+    series[:50] *= 1.5
+    (found,) = run(series)
+    assert (found.direction, found.iteration) == ("faster", 50)
+
+
+def test_rebase_twice_keeps_the_scatter() -> None:
+    detector = DefaultDetector()
+    rng = np.random.default_rng(5)
+    run(1 + 0.03 * rng.standard_normal(100), detector)
+    scatter = detector.sigma
+    detector.rebase()
+    detector.rebase()
+    run(2 + 0.06 * rng.standard_normal(5), detector, first=100)
+    assert detector.state == "healthy"
+    assert detector.sigma == pytest.approx(scatter)
+
+
+def test_ignored_points_are_counted() -> None:
+    detector = DefaultDetector()
+    for value in (float("nan"), 0.0, -1.0, float("inf")):
+        detector.update(value, 0)
+    assert detector.num_ignored == 4
+
+
+def test_the_tiers_follow_the_configuration() -> None:
+    slower = DetectSection(suspect_iterations=4, confirm_iterations=9, arm_iterations=30)
+    series = 1 + 0.02 * np.random.default_rng(6).standard_normal(100)
+    series[60:] *= 1.12  # above the line, and FOCuS needs longer for it
+    found = run(series, DefaultDetector(slower))
+    assert next((c.tier, c.detected_iteration) for c in found) == ("suspect", 63)
+    early = 1 + 0.02 * np.random.default_rng(6).standard_normal(29)
+    early[15:] *= 2
+    assert run(early, DefaultDetector(slower)) == []
+
+
+def test_change_points_agree_with_an_offline_search() -> None:
+    """ruptures' exact segmentation (PELT) sees the whole series; online we may only place the same edges one point off."""
+    levels = np.repeat([1.0, 1.4, 1.0, 1.2], [80, 60, 80, 60])
+    series = levels * (1 + 0.02 * np.random.default_rng(7).standard_normal(len(levels)))
+    edges = ruptures.Pelt(model="l2", min_size=7, jump=1).fit(series.reshape(-1, 1)).predict(pen=0.05)[:-1]
+    found = [c.iteration for c in run(series) if c.tier == "confirmed"]
+    assert len(found) == len(edges)
+    assert all(abs(a - b) <= 1 for a, b in itertools.zip_longest(found, edges))
