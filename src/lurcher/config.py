@@ -60,8 +60,8 @@ class LayoutSection(_Section, frozen=True, kw_only=True):
 class ModelSection(_Section, frozen=True, kw_only=True):
     """`[model]`: a Llama-style decoder over bytes. Atoms: `num_kv_heads` KV groups, `ffn_blocks` FFN blocks, vocabulary blocks."""
 
-    num_layers: int = 4
-    """Decoder layers."""
+    num_layers: int = 0
+    """Decoder layers; 0: two, or one a stage where there are more stages."""
     hidden: int = 64
     """Width of the residual stream."""
     num_heads: int = 16
@@ -106,9 +106,9 @@ class PaceSection(_Section, frozen=True, kw_only=True):
 
     kind: Literal["emulated", "none"] = "emulated"
     """`emulated` pads every chunk to the time a device would take, so that a laptop shows a cluster's pipeline; `none` runs at host speed."""
-    token_us: float = 180.0
+    token_us: float = 340.0
     """Microseconds per token and layer."""
-    pair_ns: float = 700.0
+    pair_ns: float = 4000.0
     """Nanoseconds per pair of tokens of one document and layer: attention work."""
     backward_ratio: float = 2.0
     """Backward time over forward time."""
@@ -219,10 +219,18 @@ def override(config: JobConfig, *, fault: Iterable[Fault] | None = None, source:
         raise UserError(f"{source}: {error}") from None
 
 
+def settled(config: JobConfig) -> JobConfig:
+    """The configuration with the values that follow from others filled in: what a job runs with, and what its records say."""
+    if config.model.num_layers:
+        return config
+    model = msgspec.structs.replace(config.model, num_layers=max(2, config.layout.pp))
+    return msgspec.structs.replace(config, model=model)
+
+
 def layout_of(config: JobConfig) -> Layout:
     """The uniform layout that `[layout]` and `model.num_layers` describe."""
     grid = config.layout
-    return Layout.uniform(tp=grid.tp, pp=grid.pp, dp=grid.dp, num_layers=config.model.num_layers, num_microbatches=grid.num_microbatches)
+    return Layout.uniform(tp=grid.tp, pp=grid.pp, dp=grid.dp, num_layers=settled(config).model.num_layers, num_microbatches=grid.num_microbatches)
 
 
 def config_to_toml(config: JobConfig) -> str:
@@ -253,10 +261,10 @@ _FRACTION = (0, False, 1)
 _RANGES: Mapping[str, tuple[float, bool, float]] = {
     # key: least value, whether the least itself is excluded, value that it must stay below
     **dict.fromkeys(("job.iterations", "layout.tp", "layout.pp", "layout.dp", "layout.num_microbatches"), _ONE),
-    **dict.fromkeys((f"model.{key}" for key in ("num_layers", "hidden", "num_heads", "num_kv_heads", "seq_len")), _ONE),
+    **dict.fromkeys((f"model.{key}" for key in ("hidden", "num_heads", "num_kv_heads", "seq_len")), _ONE),
     **dict.fromkeys(("model.ffn_blocks", "model.ffn_block_size", "model.vocab_block_size", "plan.min_gain"), _ONE),
     **dict.fromkeys(("detect.suspect_iterations", "detect.confirm_iterations"), _ONE),
-    **dict.fromkeys(("job.seed", "optim.weight_decay", "optim.warmup_iterations", "detect.warmup_iterations"), _ZERO),
+    **dict.fromkeys(("model.num_layers", "job.seed", "optim.weight_decay", "optim.warmup_iterations", "detect.warmup_iterations"), _ZERO),
     **dict.fromkeys(("pace.token_us", "pace.pair_ns", "pace.head_layers", "plan.cooldown_iterations", "run.verify_every"), _ZERO),
     **dict.fromkeys(("model.rope_base", "optim.lr", "optim.eps", "optim.clip_norm", "pace.backward_ratio"), _POSITIVE),
     **dict.fromkeys(("run.start_deadline_s", "run.step_deadline_s", "run.stop_deadline_s"), _POSITIVE),

@@ -35,7 +35,8 @@ def train(config: JobConfig, iterations: int) -> Trained:
     model, optim, num = config.model, config.optim, config.layout.num_microbatches
     specs = tensor_specs(model)
     weights = {
-        spec.name: torch.from_numpy(initial_values(model, config.job.seed, Held(spec, 0, spec.num_atoms))).to(dtype).requires_grad_() for spec in specs
+        spec.name: torch.from_numpy(initial_values(model, config.job.seed, Held(spec, 0, spec.num_atoms))).to(dtype).requires_grad_()
+        for spec in specs
     }
     groups = [
         {"params": [w for name, w in weights.items() if w.dim() > 1], "weight_decay": optim.weight_decay},

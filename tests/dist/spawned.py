@@ -14,6 +14,7 @@ import torch
 from torch.distributed import TCPStore
 
 from lurcher.config import JobConfig
+from lurcher.errors import LurcherError
 from lurcher.layout import Layout
 from lurcher.probe.recorder import Recorder
 from lurcher.runtime.engine import Engine
@@ -26,13 +27,18 @@ DEADLINE_S = 150.0
 
 
 class Job(NamedTuple):
-    """`iterations` of training; before iteration k the split `splits[k]` is adopted, where there is one."""
+    """`iterations` of training; `splits` are pairs of an iteration and the split that is adopted before it."""
 
     name: str
     config: JobConfig
     layout: Layout
     iterations: int = 10
-    splits: dict[int, tuple[int, ...]] = {}
+    splits: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def layout_at(self, iteration: int, present: Layout) -> Layout:
+        """The layout of an iteration, given the one before it."""
+        split = dict(self.splits).get(iteration)
+        return present if split is None else present.with_split(split)
 
 
 class RankResult(NamedTuple):
@@ -96,7 +102,7 @@ def _serve(rank: int, port: int, jobs: list[Job], pipe: Connection) -> None:
             continue
         try:
             pipe.send(run_rank(job, rank, store))
-        except Exception:  # whatever it is, the test shows it
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, AssertionError, LurcherError):
             pipe.send(traceback.format_exc())
             return
 
@@ -109,8 +115,9 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
     grads: dict[str, torch.Tensor] = {}
     losses, norms, rates, events, generations = [], [], [], [], []
     for iteration in range(job.iterations):
-        if iteration in job.splits:
-            engine.adopt(engine.layout.with_split(job.splits[iteration]))
+        layout = job.layout_at(iteration, engine.layout)
+        if layout is not engine.layout:
+            engine.adopt(layout)
         result = engine.compute(iteration)
         assert result.finite
         grads = {name: value for name, value in engine.state().items() if name.startswith("grad/")}

@@ -14,8 +14,11 @@ from spawned import Job, RankResult, run_jobs, run_rank
 
 from lurcher.config import JobConfig, JobSection, LayoutSection, ModelSection, OptimSection
 from lurcher.errors import LurcherError
-from lurcher.layout import Layout, LayerRange, Replica, Stage
+from lurcher.layout import LayerRange, Layout, Replica, Stage
+from lurcher.probe.recorder import Recorder
 from lurcher.records import Op
+from lurcher.runtime.engine import Engine
+from lurcher.runtime.instruments import NullDevice
 
 NUM_MICROBATCHES = 8
 NUM_LAYERS = 4
@@ -55,15 +58,20 @@ JOBS = [
     Job("tp2pp2dp2", make_config(), uniform(2, 2, 2)),
     Job("tp2pp2dp2-float32", make_config("float32"), uniform(2, 2, 2)),
     Job("tp2pp2dp2-tied-5-3", make_config(tied=True), uniform(2, 2, 2, (5, 3))),
-    Job("tp2pp2dp2-float32-splits-change", make_config("float32"), uniform(2, 2, 2), splits={3: (5, 3), 6: (8, 0), 8: (1, 7)}),
-    Job("tp2pp2dp2-layers-3-1-splits-change", make_config(bucketed=True), built((4, 4), [(3, TP2), (1, TP2)], [(3, TP2), (1, TP2)]), splits={4: (6, 2)}),
+    Job("tp2pp2dp2-float32-splits-change", make_config("float32"), uniform(2, 2, 2), splits=((3, (5, 3)), (6, (8, 0)), (8, (1, 7)))),
+    Job(
+        "tp2pp2dp2-layers-3-1-splits-change",
+        make_config(bucketed=True),
+        built((4, 4), [(3, TP2), (1, TP2)], [(3, TP2), (1, TP2)]),
+        splits=((4, (6, 2)),),
+    ),
     Job("tp2pp2-tied-gpipe", make_config(tied=True, schedule="gpipe"), uniform(2, 2, 1)),
     Job("pp2dp2-layers-differ-5-3", make_config(), built((5, 3), [(3, (1,)), (1, (1,))], [(1, (1,)), (3, (1,))])),
     Job("tp2dp2-tied", make_config(tied=True), uniform(2, 1, 2, (3, 5))),
     Job("pp4-gpipe-float32", make_config("float32", schedule="gpipe"), uniform(1, 4, 1)),
     Job("tp2", make_config(), uniform(2, 1, 1)),
     Job("pp2-tied", make_config(tied=True), uniform(1, 2, 1)),
-    Job("dp2-split-changes", make_config(), uniform(1, 1, 2), splits={5: (0, 8)}),
+    Job("dp2-split-changes", make_config(), uniform(1, 1, 2), splits=((5, (0, 8)),)),
     Job("tp-differs-7-ranks", make_config(), built((5, 3), [(2, TP2), (2, TP2)], [(1, (1,)), (3, TP2)])),
     Job("tp3-to-tp1-beside-tp2-tied", make_config(tied=True), built((2, 6), [(1, (1, 1, 1)), (3, (1,))], [(4, (2, 1))])),
     Job("alone", make_config(), uniform(1, 1, 1)),
@@ -155,7 +163,7 @@ def test_samples_and_learning_rate_never_depend_on_the_layout(name, results, ref
     job = BY_NAME[name]
     layout = job.layout
     for iteration in range(job.iterations):
-        layout = layout.with_split(job.splits[iteration]) if iteration in job.splits else layout
+        layout = job.layout_at(iteration, layout)
         for result in results[name].values():
             assert result.rates[iteration] == pytest.approx(references[key_of(job)].rates[iteration], rel=1e-12)
         for op in (Op.FORWARD, Op.BACKWARD):
@@ -208,14 +216,57 @@ def test_a_changed_split_is_a_new_generation_on_every_rank(results):
     assert steps == {(0, 0, 0, 1, 1, 1, 2, 2, 3, 3)}
 
 
-def test_a_layout_that_moves_atoms_is_refused():
-    engine_job = BY_NAME["alone"]
-    from lurcher.probe.recorder import Recorder
-    from lurcher.runtime.engine import Engine
-    from lurcher.runtime.instruments import NullDevice
+@pytest.fixture
+def lone_engine() -> Engine:
+    job = BY_NAME["alone"]
+    return Engine(job.config, job.layout, 0, None, Recorder(0), NullDevice(), lambda i, c: None, 1.0)
 
-    engine = Engine(engine_job.config, engine_job.layout, 0, None, Recorder(0), NullDevice(), lambda i, c: None, 1.0)
+
+def test_a_layout_that_moves_atoms_is_refused(lone_engine):
     with pytest.raises(LurcherError, match="other atoms, owners"):
-        engine.adopt(msgspec.structs.replace(uniform(2, 1, 1), generation=1))
+        lone_engine.adopt(msgspec.structs.replace(uniform(2, 1, 1), generation=1))
+
+
+def test_nothing_can_be_stepped_on_after_a_discard(lone_engine):
+    before = lone_engine.digests()
+    first = lone_engine.compute(0)
+    lone_engine.discard()
     with pytest.raises(LurcherError, match="no finite gradients"):
-        engine.step(0)
+        lone_engine.step(0)
+    assert lone_engine.digests() == before
+    assert lone_engine.compute(0) == first
+    lone_engine.step(0)
+    assert lone_engine.num_steps == 1
+    assert lone_engine.digests() != before
+
+
+def test_several_ranks_without_a_store_are_refused():
+    job = BY_NAME["alone"]
+    with pytest.raises(LurcherError, match="needs a store"):
+        Engine(job.config, uniform(2, 1, 1), 0, None, Recorder(0), NullDevice(), lambda i, c: None, 1.0)
+
+
+class Announcing(NullDevice):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def begin(self) -> None:
+        self.calls.append(("begin",))
+
+    def finish(self, *work) -> None:
+        self.calls.append(("finish", *work))
+
+
+def test_the_device_is_told_each_chunk_once_with_its_layers_and_lengths():
+    job = BY_NAME["alone"]
+    device = Announcing()
+    engine = Engine(job.config, job.layout, 0, None, Recorder(0), device, lambda i, c: None, 1.0)
+    engine.compute(2)
+    assert [call[0] for call in device.calls] == ["begin", "finish"] * (2 * NUM_MICROBATCHES)
+    layers = NUM_LAYERS + job.config.pace.head_layers
+    rows = engine.workload(2)
+    told = [call[1:] for call in device.calls[1::2]]
+    expected = [(op, 2, layers, 1.0, int(w["num_tokens"]), int(w["sum_len_sq"])) for w in rows for op in (Op.FORWARD, Op.BACKWARD)]
+    assert told == expected

@@ -139,5 +139,5 @@ def test_a_missing_or_empty_corpus_is_refused(tmp_path, name, words):
 
 
 def test_a_negative_seed_is_refused():
-    with pytest.raises(UserError, match="job.seed is -1"):
+    with pytest.raises(UserError, match=r"job\.seed is -1"):
         Loader("stdlib", -1, SEQ_LEN, 8, bucketed=False)

@@ -56,7 +56,6 @@ def demo(
         JobConfig(),
         job={"seed": seed, "iterations": iterations, "bucketed": bucketed},
         layout={"tp": tp, "pp": pp, "dp": dp, "num_microbatches": num_microbatches},
-        model={"num_layers": max(JobConfig().model.num_layers, pp or 1)},
         run={"dir": run_dir},
     )
     if not healthy:

@@ -18,7 +18,7 @@ import msgspec
 import lurcher
 from lurcher.analyze.values import Verdict
 from lurcher.clock import SystemClock
-from lurcher.config import JobConfig, layout_of
+from lurcher.config import JobConfig, layout_of, settled
 from lurcher.control.coordinator import Coordinator
 from lurcher.control.diagnosis import diagnose
 from lurcher.control.director import LiveDirector
@@ -48,6 +48,7 @@ def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
 
     Raises UserError before anything is started or written: impossible layout or model, missing corpus, used run directory.
     """
+    config = settled(config)
     layout = layout_of(config)
     check_model(config.model, layout)
     loader = Loader(config.job.corpus, config.job.seed, config.model.seq_len, layout.num_microbatches, bucketed=config.job.bucketed)

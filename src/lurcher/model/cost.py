@@ -1,7 +1,7 @@
 """What an iteration should cost: learned online from chunks, then walked along the schedule.
 
 A rank's chunk takes c + layers * share * (alpha * num_tokens + beta * sum_len_sq): ResiHP eq. 1 with an intercept, fitted
-per rank and phase, so that uneven layers and shares need no new fit. Tensor transfer and engine gap are levels of their own.
+per rank and phase, so that uneven layers and shares need no new fit. The mates' meetings and the engine gap are levels of their own.
 A stage waits for its slowest rank, a replica is a walk of the schedule, the job waits for its slowest replica, and what
 the walk leaves out (gradient sync, norm, optimizer, commit) is one fitted level. Backward here is the merged one (B and W).
 """
@@ -9,7 +9,7 @@ the walk leaves out (gradient sync, norm, optimizer, commit) is one fitted level
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from lurcher.errors import UserError
 from lurcher.layout import Layout, Stage
 from lurcher.model.critical_path import Floats, Ints, Order, compile_schedule, finish_times, makespans_by_count
+from lurcher.model.meeting import meeting_s
+from lurcher.model.robust_fit import MIN_ROWS, PHASES, RobustFits
 from lurcher.model.schedule import schedule_text
 from lurcher.records import Op
 
@@ -28,84 +30,10 @@ Rows = NDArray[Any]
 
 READY_ITERATIONS = 5
 """Unfrozen iterations before the model speaks."""
-FORGETTING = 0.999
-"""Weight of a row against the next one of the same rank and phase: a memory of about 1,000 chunks."""
-MIN_ROWS = 12
-"""Rows of a rank and phase before its own fit may clip outliers."""
-CLIP_SCALES = 4.0
-"""A row moves the fit as if it were at most so many mean absolute residuals off."""
 OVERHEAD_WINDOW = 32
 """Iterations whose median gives the overhead outside the walk."""
-PHASES = (Op.FORWARD, Op.BACKWARD)
 _WORK_RIDGE = (1e-4, 1e-8, 1e-8)
 """Tokens are often the same in every chunk, and then no data tell intercept from slope: the work gets it, as it should scale with layers."""
-
-
-class _RobustFits:
-    """One linear fit per slot (rank and phase): normal equations, exponentially forgotten, rows clipped against the fit so far."""
-
-    def __init__(self, ridge: Sequence[float]) -> None:
-        self._ridge = np.diag(np.asarray(ridge, dtype=np.float64))
-        size = len(ridge)
-        self._normal = np.zeros((0, size, size))
-        self._moment = np.zeros((0, size))
-        self._scale = np.zeros(0)
-        self.num_rows = np.zeros(0)
-        self.coefficients = np.zeros((0, size))
-
-    def grow(self, num_slots: int) -> None:
-        """Make room for slots 0 .. num_slots - 1, and for all phases of the last rank."""
-        more = -(-num_slots // len(PHASES)) * len(PHASES) - len(self.num_rows)
-        if more > 0:
-            for name in ("_normal", "_moment", "_scale", "num_rows", "coefficients"):
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]))]))
-
-    def update(self, slots: Ints, features: Floats, values: Floats) -> None:
-        """Learn rows: `features` (rows, size), `values` (rows,) in seconds."""
-        self.grow(int(slots.max()) + 1)
-        num_slots = len(self.num_rows)
-        clipped, residuals = self._clip(slots, features, values)
-        new_rows = np.bincount(slots, minlength=num_slots).astype(np.float64)
-        seen = np.flatnonzero(new_rows)
-        decay = FORGETTING**new_rows
-        size = features.shape[1]
-        self.num_rows = self.num_rows * decay + new_rows
-        for i in range(size):
-            self._moment[:, i] = self._moment[:, i] * decay + np.bincount(slots, features[:, i] * clipped, num_slots)
-            for j in range(size):
-                self._normal[:, i, j] = self._normal[:, i, j] * decay + np.bincount(slots, features[:, i] * features[:, j], num_slots)
-        matrix = self._normal[seen] + self._ridge * self.num_rows[seen, None, None]
-        self.coefficients[seen] = np.linalg.solve(matrix, self._moment[seen, :, None])[:, :, 0]
-        first = self._scale == 0
-        if first[slots].any():  # no fit to compare with before: take the scatter around the one just made
-            after = np.abs(clipped - (features * self.coefficients[slots]).sum(axis=1))
-            residuals = np.where(first[slots], after, residuals)
-        mean = np.bincount(slots, residuals, num_slots)[seen] / new_rows[seen]
-        self._scale[seen] = np.where(first[seen], mean, 0.9 * self._scale[seen] + 0.1 * mean)
-
-    def _clip(self, slots: Ints, features: Floats, values: Floats) -> tuple[Floats, Floats]:
-        """Values pulled to within reach of the fit (of the rows' own median before there is one), and how far off they then are."""
-        predicted = (features * self.coefficients[slots]).sum(axis=1)
-        reach = np.maximum(CLIP_SCALES * self._scale[slots], 0.02 * np.abs(predicted)) + 1e-6
-        fitted = self.num_rows[slots] >= MIN_ROWS
-        middle = _slot_medians(slots, values, len(self.num_rows))[slots]
-        low, high = np.where(fitted, predicted - reach, 0.0), np.where(fitted, predicted + reach, 3.0 * middle + 1e-6)
-        clipped = np.clip(values, low, high)
-        return clipped, np.abs(clipped - predicted)
-
-    def predict(self, slots: Ints, features: Floats) -> Floats:
-        """Fitted values, >= 0; `features` is (slots, ..., size). A slot that never saw a row gets the median of the others of its phase."""
-        self.grow(int(slots.max()) + 1)
-        chosen = self.coefficients[slots]
-        strangers = self.num_rows[slots] == 0
-        for phase in range(len(PHASES)) if strangers.any() else ():
-            known = self.num_rows[phase :: len(PHASES)] > 0
-            if known.any():
-                chosen[strangers & (slots % len(PHASES) == phase)] = np.median(self.coefficients[phase :: len(PHASES)][known], axis=0)
-        chosen = chosen.reshape(len(slots), *(1,) * (features.ndim - 2), features.shape[-1])
-        fitted: Floats = np.maximum((features * chosen).sum(axis=-1), 0.0)
-        return fitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +56,9 @@ class CostModel:
         schedule_text(schedule, 1, 1)  # refuse an unknown name here
         self._schedule = schedule
         self._hop_s = hop_s
-        self._work = _RobustFits(_WORK_RIDGE)
-        self._transfer = _RobustFits((0.0,))
-        self._gap = _RobustFits((0.0,))
+        self._work = RobustFits(_WORK_RIDGE)
+        self._meeting = RobustFits((0.0,))
+        self._gap = RobustFits((0.0,))
         self._work_scales: tuple[float, float] | None = None
         self._overheads: deque[float] = deque(maxlen=OVERHEAD_WINDOW)
         self._num_observed = 0
@@ -172,11 +100,18 @@ class CostModel:
         features = self._features(units, num_tokens[rows["microbatch"]], sum_len_sq[rows["microbatch"]])
         self._work.update(slots, features, rows["busy_s"])
         ones = np.ones((len(rows), 1))
-        self._transfer.update(slots, ones, rows["transfer_s"])
         self._gap.update(slots, ones, rows["gap_s"])
+        self._learn_meetings(layout, chunks, frozen_ranks or ())
         if not frozen_ranks:
             self._num_observed += 1
             self._overheads.append(duration_s - self._walk_s(layout, workload, {}))
+
+    def _learn_meetings(self, layout: Layout, chunks: Rows, frozen_ranks: Collection[int]) -> None:
+        """What a stage's mates lose to each other in a chunk; not where one of them is frozen, for they wait for it."""
+        stages = [stage.ranks for _, _, stage in layout.stages() if not set(stage.ranks) & set(frozen_ranks)]
+        rows, lost_s = meeting_s(chunks[np.isin(chunks["phase"], PHASES)], stages)
+        if len(rows):
+            self._meeting.update(_slots(rows), np.ones((len(rows), 1)), lost_s)
 
     def expected_s(self, layout: Layout, workload: Rows, slowdown: Mapping[int, float] | None = None) -> float:
         """Seconds that an iteration of this workload should take, each rank's work stretched by its `slowdown`; NaN until ready."""
@@ -272,7 +207,7 @@ class CostModel:
         for phase in range(len(PHASES)):
             slots = block.ranks * len(PHASES) + phase
             own = self._work.predict(slots, features) * slower[:, None] + self._gap.predict(slots, ones)[:, None]
-            transfer = np.add.reduceat(self._transfer.predict(slots, ones), block.stage_firsts) / sizes
+            transfer = np.add.reduceat(self._meeting.predict(slots, ones), block.stage_firsts) / sizes
             times = np.maximum.reduceat(own, block.stage_firsts, axis=0) + transfer[:, None]
             found.append(times.reshape(len(block.replicas), block.num_stages, num_tokens.shape[1]))
         return found[0], found[1]
@@ -340,13 +275,3 @@ def _slots(rows: Rows) -> Ints:
 
 def _scale_of(work: Floats) -> float:
     return float(work.mean()) or 1.0
-
-
-def _slot_medians(slots: Ints, values: Floats, num_slots: int) -> Floats:
-    """Upper median of each slot's values; 0 for a slot without any."""
-    order = np.lexsort((values, slots))
-    counts = np.bincount(slots, minlength=num_slots)
-    medians = np.zeros(num_slots)
-    seen = np.flatnonzero(counts)
-    medians[seen] = values[order][(np.cumsum(counts) - counts + counts // 2)[seen]]
-    return medians

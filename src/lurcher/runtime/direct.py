@@ -63,13 +63,9 @@ class DirectGroup:
             raise DeadlineExpired(f"rank {self._rank} could not send to rank {rank} of its stage for {self._timeout_s:g} s") from None
 
     def _receive(self, rank: int, peer: socket.socket, data: memoryview) -> None:
-        received = 0
         try:
-            while received < len(data):
-                count = peer.recv_into(data[received:])
-                if count == 0:
-                    raise ConnectionResetError(f"rank {rank} closed its connection to rank {self._rank}: it has ended")
-                received += count
+            if not _fill(peer, data):
+                raise ConnectionResetError(f"rank {rank} closed its connection to rank {self._rank}: it has ended")
         except TimeoutError:
             raise DeadlineExpired(f"rank {self._rank} waited {self._timeout_s:g} s for rank {rank} of its stage") from None
 
@@ -90,8 +86,8 @@ def _meet(ranks: tuple[int, ...], rank: int, store: Store, timeout_s: float) -> 
             while len(peers) < len(ranks) - 1:
                 peer, _ = listener.accept()
                 peer.settimeout(timeout_s)
-                hello = peer.recv(_TOKEN_BYTES + 4, socket.MSG_WAITALL)
-                if hello[:_TOKEN_BYTES] != token:
+                hello = bytearray(_TOKEN_BYTES + 4)
+                if not _fill(peer, memoryview(hello)) or hello[:_TOKEN_BYTES] != token:
                     peer.close()  # some other local process; ours is still to come
                     continue
                 peers[ranks[int.from_bytes(hello[_TOKEN_BYTES:], "big")]] = peer
@@ -101,6 +97,17 @@ def _meet(ranks: tuple[int, ...], rank: int, store: Store, timeout_s: float) -> 
     for peer in peers.values():
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return dict(sorted(peers.items()))
+
+
+def _fill(peer: socket.socket, data: memoryview) -> bool:
+    """Receive until `data` is full; False if the other end closed before."""
+    received = 0
+    while received < len(data):
+        count = peer.recv_into(data[received:])
+        if count == 0:
+            return False
+        received += count
+    return True
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -183,7 +183,9 @@ class Engine:
 def _check_supported(layout: Layout) -> None:
     """Raise LurcherError for what the engine cannot run: routes, empty stages and interleaved chunks."""
     if layout.routes:
-        raise LurcherError(f"generation {layout.generation} routes micro-batch {layout.routes[0].microbatch} to another replica; the engine runs every one at home")
+        routed = layout.routes[0].microbatch
+        raise LurcherError(f"generation {layout.generation} routes micro-batch {routed} to another replica; the engine runs every one at home")
     for d, s, stage in layout.stages():
         if not stage.ranks or len(stage.chunks) != 1:
-            raise LurcherError(f"replica {d} stage {s} has {len(stage.ranks)} ranks and {len(stage.chunks)} chunks; the engine needs ranks and one chunk")
+            found = f"{len(stage.ranks)} ranks and {len(stage.chunks)} chunks"
+            raise LurcherError(f"replica {d} stage {s} has {found}; the engine needs ranks and one chunk in every stage")

@@ -117,9 +117,7 @@ def held_tensors(model: ModelSection, layout: Layout, rank: int) -> tuple[Held, 
     """All that `rank` holds, in canonical order."""
     where = layout.position(rank)
     stage = layout.replicas[where.dp].stages[where.pp]
-    return tuple(
-        Held(spec, *atom_range(spec, stage, where.tp)) for spec in tensor_specs(model) if holds(spec, layout, where.dp, where.pp)
-    )
+    return tuple(Held(spec, *atom_range(spec, stage, where.tp)) for spec in tensor_specs(model) if holds(spec, layout, where.dp, where.pp))
 
 
 def check_model(model: ModelSection, layout: Layout) -> None:
@@ -147,7 +145,8 @@ def _check_numbers(model: ModelSection) -> None:
         raise UserError(f"model.num_heads is {model.num_heads}; it must be a multiple of model.num_kv_heads = {model.num_kv_heads}")
     if head_dim(model) % 2:
         raise UserError(
-            f"model.hidden / model.num_heads is {head_dim(model)}; rotary positions turn pairs, so it must be even: change model.hidden or model.num_heads"
+            f"model.hidden / model.num_heads is {head_dim(model)}; it must be even, for rotary positions turn pairs:"
+            " change model.hidden or model.num_heads"
         )
     if model.rope_base <= 1.0:
         raise UserError(f"model.rope_base is {model.rope_base:g}; it must be above 1, commonly 10000")
