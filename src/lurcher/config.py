@@ -74,7 +74,7 @@ class ModelSection(_Section, frozen=True, kw_only=True):
     """Inner width of one feed-forward block."""
     vocab_block_size: int = 16
     """Rows of the vocabulary (256 bytes and an end mark) that move together; the last block is padded."""
-    seq_len: int = 64
+    seq_len: int = 32
     """Tokens of a micro-batch: one sequence, packed with documents."""
     rope_base: float = 10000.0
     """Base of the rotary position angles; positions restart with every document."""
@@ -106,13 +106,13 @@ class PaceSection(_Section, frozen=True, kw_only=True):
 
     kind: Literal["emulated", "none"] = "emulated"
     """`emulated` pads every chunk to the time a device would take, so that a laptop shows a cluster's pipeline; `none` runs at host speed."""
-    token_us: float = 340.0
+    token_us: float = 690.0
     """Microseconds per token and layer."""
-    pair_ns: float = 4000.0
+    pair_ns: float = 15000.0
     """Nanoseconds per pair of tokens of one document and layer: attention work."""
     backward_ratio: float = 2.0
     """Backward time over forward time."""
-    head_layers: float = 0.2
+    head_layers: float = 0.05
     """Work of the output head in layers."""
     noise: float = 0.01
     """Relative scatter of a chunk's emulated time."""

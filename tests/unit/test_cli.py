@@ -19,7 +19,7 @@ from lurcher.analyze.values import Source, Suspect, SuspectComponent, Throughput
 from lurcher.cli.app import COMMANDS, app, main
 from lurcher.cli.closing import closing_lines
 from lurcher.cli.live import LiveStatus, PlainStatus, SilentStatus, watching
-from lurcher.config import JobConfig
+from lurcher.config import JobConfig, layout_of
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.errors import JobDied
 from lurcher.faults import parse_fault
@@ -70,6 +70,7 @@ class Outcome(msgspec.Struct):
     run_dir: Path
     exit_code: int = 0
     message: str = ""
+    emulation: str = ""
 
 
 class Runtime:
@@ -186,7 +187,7 @@ def test_demo_takes_its_options(runtime: Runtime) -> None:
     assert config.fault == (parse_fault("slow rank 1 x2.5 from 25 to 52"),)
     assert (config.job.bucketed, config.job.seed, config.job.iterations, config.run.dir) == (True, 7, 80, "there")
     assert (config.layout.tp, config.layout.pp, config.layout.dp, config.layout.num_microbatches) == (1, 6, 3, 12)
-    assert config.model.num_layers == 6
+    assert layout_of(config).num_layers == 6
     assert main(["demo", "--healthy", "--iterations", "5"]) == 0
     assert runtime.asked[1][0].fault == ()
     assert main(["demo", "--tp", "1", "--dp", "1"]) == 0

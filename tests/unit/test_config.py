@@ -66,7 +66,7 @@ def test_whole_numbers_stand_for_numbers_but_not_the_other_way_round() -> None:
         ("[layot]\ntp = 2", 'unknown section "layot"; did you mean "layout"? allowed: job, layout, model'),
         ("layout = 3", "layout is 3; expected a section: write [layout]"),
         ("[layout]\nnum_microbatches = 1", "layout.num_microbatches is 1 for 2 replicas"),
-        ("[layout]\npp = 6", "the model has 4 layers"),
+        ("[layout]\npp = 6\n[model]\nnum_layers = 4", "the model has 4 layers"),
         ('[job]\ndtype = "fp32"', 'job.dtype is "fp32"; expected one of "float32", "float64"'),
         ("[job]\nbucketed = 1", "job.bucketed is 1; expected true or false"),
         ("[job]\niterations = nan", "job.iterations is nan"),

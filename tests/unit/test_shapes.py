@@ -15,7 +15,7 @@ from lurcher.runtime.shapes import VOCAB_SIZE, Held, check_model, held_tensors, 
 
 
 def changed(**fields) -> ModelSection:
-    return msgspec.structs.replace(ModelSection(), **fields)
+    return msgspec.structs.replace(ModelSection(num_layers=4), **fields)
 
 
 def grid(tp: int = 2, pp: int = 2, dp: int = 2, num_layers: int = 4) -> Layout:
@@ -23,7 +23,7 @@ def grid(tp: int = 2, pp: int = 2, dp: int = 2, num_layers: int = 4) -> Layout:
 
 
 def test_parameters_number_what_the_formula_says():
-    model = ModelSection()
+    model = ModelSection(num_layers=4)
     attention = model.hidden * (model.num_heads + 2 * model.num_kv_heads) * (model.hidden // model.num_heads) + model.hidden**2
     feed_forward = 3 * model.hidden * model.ffn_blocks * model.ffn_block_size
     padded = -(-257 // model.vocab_block_size) * model.vocab_block_size
@@ -82,12 +82,12 @@ def test_impossible_models_are_refused_by_field_and_value(fields, words):
 
 
 def test_possible_models_pass():
-    check_model(ModelSection(), grid())
+    check_model(ModelSection(num_layers=4), grid())
     check_model(changed(tied=True), grid(tp=8, pp=1, dp=1))
 
 
 def test_initial_values_do_not_depend_on_how_a_tensor_is_cut():
-    model = ModelSection()
+    model = ModelSection(num_layers=4)
     for spec in tensor_specs(model):
         whole = initial_values(model, 5, Held(spec, 0, spec.num_atoms))
         if spec.split:
@@ -99,7 +99,7 @@ def test_initial_values_do_not_depend_on_how_a_tensor_is_cut():
 
 
 def test_padding_rows_start_at_zero_and_real_rows_do_not():
-    model = ModelSection()
+    model = ModelSection(num_layers=4)
     spec = tensor_specs(model)[0]
     rows = initial_values(model, 0, Held(spec, 0, spec.num_atoms)).reshape(-1, model.hidden)
     assert len(rows) == num_vocab_blocks(model) * model.vocab_block_size

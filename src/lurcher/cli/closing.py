@@ -8,7 +8,7 @@ from lurcher.analyze.values import Suspect, Throughput, Verdict, VerdictEvent
 from lurcher.records import Reconfiguration
 
 
-def closing_lines(verdict: Verdict, report: Path) -> list[str]:
+def closing_lines(verdict: Verdict, report: Path, emulation: str = "") -> list[str]:
     """A handful of lines for a terminal; each phase, culprit and change that did not happen is left out."""
     lines = [verdict.summary, *_throughput(verdict.throughput)]
     for event in verdict.events:
@@ -19,6 +19,8 @@ def closing_lines(verdict: Verdict, report: Path) -> list[str]:
         lines.append(_row("split", _change(change, before)))
         before = change.plan.layout.split
     lines += _gain(applied, verdict.throughput)
+    if emulation:
+        lines.append(_row("emulation", emulation))
     lines.append(_row("report", str(report)))
     return lines
 

@@ -61,7 +61,7 @@ def carry_out(config: JobConfig, *, command: str, as_json: bool, quiet: bool, ex
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(outcome.verdict), indent=2))
     if not quiet:
-        for line in closing_lines(outcome.verdict, report):
+        for line in closing_lines(outcome.verdict, report, outcome.emulation):
             click.echo(line, err=as_json)
     if outcome.exit_code == EXIT_DONE and exit_code and outcome.verdict.verdict == "fail_slow":
         return EXIT_FAIL_SLOW

@@ -99,10 +99,12 @@ def event_of(episode: Episode, places: Mapping[int, Place]) -> VerdictEvent:
     )
 
 
-def emulation_cost(director: LiveDirector) -> tuple[float, float, float]:
-    """Real CPU per emulated chunk as fractions: total, median and 99th percentile over all chunks; NaN without emulation."""
+def say_emulation(director: LiveDirector) -> str:
+    """How honest the emulated device was: real CPU of a chunk over its emulated time. Empty where nothing was emulated."""
     usage = np.concatenate(director.usage) if director.usage else np.empty((0, 2))
     if not len(usage):
-        return float("nan"), float("nan"), float("nan")
+        return ""
     share = usage[:, 0] / usage[:, 1]
-    return float(usage[:, 0].sum() / usage[:, 1].sum()), float(np.median(share)), float(np.quantile(share, 0.99))
+    total = usage[:, 0].sum() / usage[:, 1].sum()
+    median, high = np.quantile(share, [0.5, 0.9])
+    return f"real CPU took {total:.1%} of the emulated device time (a chunk: median {median:.1%}, 90th percentile {high:.1%} of {len(usage)})"

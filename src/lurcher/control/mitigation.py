@@ -39,7 +39,6 @@ class Mitigation:
         self._ladder = LadderState()
         self._lost_before_s = 0.0
         self._pause_s = FIRST_PAUSE_S
-        self._said = ""
         self.done: tuple[Reconfiguration, ...] = ()
         self.proposed: tuple[Plan, ...] = ()
 
@@ -73,9 +72,9 @@ class Mitigation:
             before, loss_s, levels, fault=watchlist.epoch, cooldown_iterations=self._config.cooldown_iterations
         )
         said: list[tuple[str, str, Any]] = []
-        if (decision.kind, self._ladder.fault, self._ladder.level) != (self._said, before.fault, before.level) and self._ladder.fault:
+        # A hold is worth a line once per fault, and none after the change that the fault got.
+        if decision.kind == "apply" or (decision.kind == "hold" and self._ladder.level == 0 and self._ladder.fault != before.fault):
             said.append(("ladder", reason, None))
-        self._said = decision.kind
         if decision.kind == "apply":
             return self._rebalance(before, view, watchlist, said)
         if decision.kind == "revert" and self._layout.split != self._home.split:

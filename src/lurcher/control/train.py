@@ -20,7 +20,7 @@ from lurcher.analyze.values import Verdict
 from lurcher.clock import SystemClock
 from lurcher.config import JobConfig, layout_of, settled
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.diagnosis import diagnose
+from lurcher.control.diagnosis import diagnose, say_emulation
 from lurcher.control.director import LiveDirector
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
@@ -41,6 +41,8 @@ class JobOutcome(msgspec.Struct, frozen=True):
     run_dir: Path
     exit_code: int
     message: str
+    emulation: str = ""
+    """How much real CPU the emulated device took, as a sentence; empty where nothing was emulated."""
 
 
 def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
@@ -84,7 +86,10 @@ def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Plac
         config, layout, coordinator, director, places, run.path, time.monotonic() - begin, died=message if exit_code == EXIT_JOB_DIED else ""
     )
     run.verdict(verdict)
-    return JobOutcome(verdict, run.path, exit_code, message)
+    emulation = say_emulation(director)
+    if emulation:
+        run.decide(Decision(director.iterations[-1], time.monotonic() - begin, "note", emulation))
+    return JobOutcome(verdict, run.path, exit_code, message, emulation)
 
 
 @contextmanager

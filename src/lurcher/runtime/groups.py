@@ -19,6 +19,8 @@ from lurcher.layout import Layout
 from lurcher.runtime.direct import DirectGroup
 from lurcher.runtime.owners import cut_slices, owner_sets
 
+LOOPBACK_INTERFACE = "lo"
+
 
 class Membership(msgspec.Struct, frozen=True):
     """The groups that a layout needs, as sorted lists of ranks: all that decides whether built groups fit a layout."""
@@ -79,13 +81,14 @@ class Groups:
         self._model = model
         self._membership = Membership.of(model, layout)
         self._handles: dict[tuple[int, ...], Handle] = {}
+        device = ProcessGroupGloo.create_device(interface=LOOPBACK_INTERFACE) if store is not None else None
         for number, ranks in enumerate(self._membership.torch_groups()):
             if rank not in ranks:
                 continue
             if store is None:
                 raise LurcherError(f"a layout of {len(layout.ranks)} ranks needs a store to meet at")
             prefixed = PrefixStore(f"gen{layout.generation}/{number}", store)
-            group = ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), timedelta(seconds=timeout_s))
+            group = ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), _options(timeout_s, device))
             self._handles[ranks] = Handle(ranks, group)
         self._direct = {
             ranks: DirectGroup(ranks, rank, PrefixStore(f"gen{layout.generation}/stage{number}", store), timeout_s)
@@ -116,3 +119,12 @@ class Groups:
             group.close()
         self._handles.clear()
         self._direct.clear()
+
+
+def _options(timeout_s: float, device: object) -> ProcessGroupGloo._Options:
+    """All groups of a rank share one device, for each device is a thread that polls; and one worker thread a group does, for calls come one by one."""
+    options = ProcessGroupGloo._Options()
+    options._timeout = timedelta(seconds=timeout_s)
+    options._threads = 1
+    options._devices = [device]
+    return options

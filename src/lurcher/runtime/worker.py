@@ -83,7 +83,8 @@ class RankLoop:
         self._recorder = Recorder(spec.rank)
         self._emulated = config.pace.kind == "emulated"
         self._device: Pace | NoPace = Pace(config.pace, spec.rank, config.job.seed, config.fault, SystemClock()) if self._emulated else NoPace()
-        timeout_s = config.run.step_deadline_s
+        # Longer than the supervisor's patience: it sees all ranks and names the one that hangs, a waiter only sees its neighbour.
+        timeout_s = 2.0 * config.run.step_deadline_s + 5.0
         store = TCPStore(spec.store_host, spec.store_port, is_master=False, timeout=timedelta(seconds=config.run.start_deadline_s))
         self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, timeout_s)
         self.iteration = 0
