@@ -84,9 +84,9 @@ class RankLoop:
         self._emulated = config.pace.kind == "emulated"
         self._device: Pace | NoPace = Pace(config.pace, spec.rank, config.job.seed, config.fault, SystemClock()) if self._emulated else NoPace()
         # Longer than the supervisor's patience: it sees all ranks and names the one that hangs, a waiter only sees its neighbour.
-        timeout_s = 2.0 * config.run.step_deadline_s + 5.0
+        self._patience_s = 2.0 * config.run.step_deadline_s + 5.0
         store = TCPStore(spec.store_host, spec.store_port, is_master=False, timeout=timedelta(seconds=config.run.start_deadline_s))
-        self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, timeout_s)
+        self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, self._patience_s)
         self.iteration = 0
 
     def run(self) -> None:
@@ -95,7 +95,7 @@ class RankLoop:
         # What start-up left behind is never garbage: keep the collector from walking it in the middle of an iteration.
         gc.collect()
         gc.freeze()
-        self._expect_go(self._config.run.start_deadline_s)
+        self._expect_go(2.0 * self._config.run.start_deadline_s)
         window_ns = time.monotonic_ns()
         for iteration in range(self._config.job.iterations):
             self.iteration = iteration
@@ -116,7 +116,7 @@ class RankLoop:
     def _obey_seal(self) -> bool:
         """Wait for the decision, step or discard, cross the border; True at the end of the job."""
         start_ns = time.monotonic_ns()
-        seal = self._receive(self._config.run.step_deadline_s, "the sealed decision")
+        seal = self._receive(self._patience_s, "the sealed decision")
         self._recorder.record(Op.COMMIT_WAIT, 0, self.iteration, -1, 0, 0, start_ns, time.monotonic_ns())
         if not isinstance(seal, Seal) or (seal.generation, seal.iteration) != (self._layout.generation, self.iteration):
             raise LurcherError(f"rank {self._rank} expected the seal of iteration {self.iteration}, got {type(seal).__name__}")
@@ -140,7 +140,7 @@ class RankLoop:
         if self._rank in border.bench:
             send(self._conn, BenchDone(self._rank, bench_gemm(self._rank, self._device, emulated=self._emulated)))
         if not border.stop:
-            self._expect_go(self._config.run.step_deadline_s)
+            self._expect_go(self._patience_s)
         self._recorder.record(Op.PAUSE, -1, self.iteration, -1, 0, 0, start_ns, time.monotonic_ns())
 
     def _expect_go(self, deadline_s: float) -> None:
