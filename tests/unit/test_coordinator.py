@@ -7,6 +7,7 @@ from tests.unit.paper_job import PaperJob, drive
 
 from lurcher.config import PlanSection
 from lurcher.control.coordinator import Coordinator
+from lurcher.control.orders import BenchReport
 from lurcher.layout import Layout
 from lurcher.records import Decision
 
@@ -65,6 +66,8 @@ def test_a_second_fault_during_mitigation_is_found_too() -> None:
     coordinator, _ = drive(PaperJob(grid(), [(5, 1.8, 25, 200), (2, 1.8, 60, 200)]), 110)
     proven = [(f.component.ranks, e.detected) for e in coordinator.episodes for f in e.findings if f.proven]
     assert {ranks for ranks, _ in proven} == {(5,), (2,)}
+    assert [e.ranks for e in coordinator.episodes] == [{5}, {2}], "another component is another event"
+    assert abs(coordinator.episodes[1].onset - 60) <= 1
     assert {w.rank for w in coordinator.watchlist} == {5, 2}
     last = coordinator.reconfigurations[-1].plan.layout.split
     assert abs(last[0] - last[1]) <= 2, "both replicas are about equally slow again"
@@ -125,3 +128,27 @@ def test_predicted_gain_is_what_the_job_then_shows() -> None:
     mitigated = sorted(samples[i] for i in range(done.iteration + 1, 70))
     measured = slow[len(slow) // 2] / mitigated[len(mitigated) // 2]
     assert done.plan.gain == pytest.approx(measured, rel=0.06)
+
+
+def test_a_suspicion_that_passes_does_not_stop_the_learning() -> None:
+    coordinator, said = drive(PaperJob(grid(), [(5, 2.0, 30, 33)]), 60)
+    assert decisions(said, "change_point"), "three slow iterations are a suspicion"
+    assert coordinator.state == "observe" and coordinator.episodes == []
+
+
+def test_a_fault_after_an_unexplained_shift_is_an_event_of_its_own() -> None:
+    job = PaperJob(grid(), [(6, 1.8, 80, 200)], common=(1.3, 30, 1000))
+    coordinator, _ = drive(job, 120)
+    assert [e.ranks for e in coordinator.episodes] == [frozenset(), {6}]
+    assert abs(coordinator.episodes[1].onset - 80) <= 1
+
+
+def test_a_benchmark_that_gives_no_answer_is_not_repeated_at_every_border() -> None:
+    class Silent(PaperJob):
+        def benchmark(self, ranks: tuple[int, ...], iteration: int) -> BenchReport:
+            whole = super().benchmark(ranks, iteration)
+            return whole if iteration < 50 else BenchReport(iteration, (), ranks)
+
+    coordinator, said = drive(Silent(grid(), [(5, 1.8, 25, 52)]), 90)
+    assert 5 in coordinator.watchlist, "nothing has proven that it healed"
+    assert 3 <= len([out for out in said if out.bench]) <= 8

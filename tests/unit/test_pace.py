@@ -74,3 +74,12 @@ def test_the_benchmark_is_as_slow_as_the_device() -> None:
     pace = Pace(PaceSection(noise=0.0), 3, 0, [parse_fault("slow rank 3 x2.5 from 0 to 9")], clock)
     pace.pad(0.02)
     assert clock.now_ns() * 1e-9 == pytest.approx(0.05, rel=1e-6)
+
+
+def test_waiting_for_a_core_is_no_loss_to_the_device() -> None:
+    clock = StoppingClock(0.010)
+    waited_ns = lambda: round(clock.now_ns() * 0.9)  # noqa: E731 - the kernel says that most of the delay was the run queue
+    pace = Pace(PaceSection(noise=0.0), 3, 0, [], clock, waited_ns)
+    pace.begin()
+    pace.finish(Op.FORWARD, 0, 2.0, 0.5, 64, 1000)
+    assert clock.now_ns() * 1e-9 < chunk_s(FakeClock(), []) + 0.012

@@ -21,10 +21,12 @@ from lurcher.control.watchlist import Watchlist
 from lurcher.detect.default import DefaultDetector
 from lurcher.layout import Layout
 from lurcher.localize.cohort import suspects
-from lurcher.records import ChangePoint, Decision, Reconfiguration, Suspicion
+from lurcher.records import ChangePoint, Decision, Finding, Reconfiguration, Suspicion
 
 BASELINE_BORDER = 2
 """Iterations after the warm-up before every rank's benchmark baseline is taken."""
+SAME_PERIOD = 10
+"""A suspect found within so many iterations of a change that had none belongs to it."""
 
 
 class Coordinator:
@@ -69,11 +71,10 @@ class Coordinator:
         self._note_new_layout(step)
         if step.iteration < self._detect.warmup_iterations:
             return ()
-        settled = not self.watchlist and not self._open_episode() and self.state == "observe"
+        settled = not self.watchlist and not self._open_episodes() and self.state == "observe"
         sample, residuals = self.view.add(step, self.watchlist.slowdown, settled=settled)
         self.watchlist.observe(self.view.ratios)
-        episode = self._open_episode()
-        if episode is not None:
+        for episode in self._open_episodes()[-1:]:  # what is lost is counted once, for the event that came last
             episode.add(sample)
         if step.iteration == self._detect.warmup_iterations + BASELINE_BORDER:
             return self._validation.ask_baseline(step.layout.ranks)
@@ -82,6 +83,8 @@ class Coordinator:
             change = self._detector.update(residual, iteration)
             if change is not None and not bench:
                 bench = self._take_change(change, step)
+        if self.state == "suspect" and self._detector.state not in ("suspect", "worse"):
+            self._rest("the suspicion passed before it could be confirmed")
         if bench or self._validation.busy:
             return bench
         return self._recheck_healed(step)
@@ -114,28 +117,31 @@ class Coordinator:
         )
         for suspicion in found:
             self._decide("suspicion", "; ".join(suspicion.evidence), suspicion)
-        episode = self._open_episode()
-        if episode is None:
-            episode = Episode(change, found, self.view.history)
-            self.episodes.append(episode)
-        else:
-            episode.slowdown = max(episode.slowdown, change.slowdown)
-            episode.suspicions += tuple(found)
-            episode.evidence.append(f"from iteration {change.iteration} on x{change.slowdown:.2f}")
+        self._record(change, found)
         if not found:
-            self._enter("observe", reason)
             self._decide("note", reason)
+            self._rest(reason)
             return ()
         self._enter("validate", f"testing {_names(found)} at the next border")
         return self._validation.ask_proof(found, step.layout)
 
+    def _record(self, change: ChangePoint, found: Sequence[Suspicion]) -> None:
+        """One event per contiguous slow period and component: a new one for a new suspect, else the open one is raised."""
+        last = self._open_episodes()[-1:]
+        fresh = not last or (found and (last[0].validated or change.detected_iteration - last[0].detected > SAME_PERIOD))
+        if fresh:
+            self.episodes.append(Episode(change, found, self.view.history))
+            return
+        last[0].slowdown = max(last[0].slowdown, change.slowdown)
+        last[0].suspicions += tuple(found)
+        last[0].evidence.append(f"from iteration {change.iteration} on x{change.slowdown:.2f} of the level before")
+
     def _end_unattributed(self, change: ChangePoint) -> None:
-        episode = self._open_episode()
-        if episode is not None and not episode.validated:
-            episode.close(change.iteration - 1, f"the level came back by itself at iteration {change.iteration}")
-            self._enter("observe", "the level came back by itself")
-        elif self.state == "suspect":
-            self._enter("observe", "it was over before it could be confirmed")
+        for episode in self._open_episodes():
+            if not episode.validated:
+                episode.close(change.iteration - 1, f"the level came back by itself at iteration {change.iteration}")
+        if not self._validation.busy:
+            self._rest("the level came back by itself")
 
     # Benchmarks
 
@@ -149,16 +155,16 @@ class Coordinator:
         if purpose == "proof":
             self._take_proof(findings, reason)
         else:
-            self._take_recovery(findings, report.iteration)
+            self._take_recovery(findings)
 
-    def _take_proof(self, findings: Sequence[Any], reason: str) -> None:
-        episode = self._open_episode()
+    def _take_proof(self, findings: Sequence[Finding], reason: str) -> None:
         proven = [f for f in findings if f.proven]
+        episode = self._open_episodes()[-1] if self._open_episodes() else None
         if episode is not None:
             episode.findings += tuple(findings)
         if not proven:
             # The detector stays where it is: if the level comes back by itself, that ends the period.
-            self._enter("observe", f"no suspect is slow in its benchmark, so there is not enough evidence to blame one ({reason})")
+            self._rest(f"no suspect is slow in its benchmark, so there is not enough evidence to blame one ({reason})")
             return
         own = self.view.recent_ratios(since=episode.onset if episode else 0)
         for finding in proven:
@@ -173,19 +179,17 @@ class Coordinator:
         if not healed:
             return ()
         self._decide("note", f"{_ranks(healed)} works at a healthy pace again by its own busy time; testing it at the next border")
-        self._keep = "recovered"
+        for rank in healed:  # whatever the benchmark says, or fails to say, is not asked again at once
+            self.watchlist.postpone(rank, step.iteration)
         return self._validation.ask_recovery(healed, step.layout)
 
-    def _take_recovery(self, findings: Sequence[Any], iteration: int) -> None:
+    def _take_recovery(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            for rank in finding.component.ranks:
-                if finding.proven:
-                    self.watchlist.postpone(rank, iteration)
-                else:
+            if not finding.proven:
+                for rank in finding.component.ranks:
                     self.watchlist.remove(rank)
                     self._close_healed(rank)
-        if not self.watchlist:
-            self._enter("observe", "every proven rank has recovered")
+        self._rest("every proven rank has recovered")
         self._detector.rebase()
 
     def _close_healed(self, rank: int) -> None:
@@ -209,8 +213,15 @@ class Coordinator:
 
     # Small things
 
-    def _open_episode(self) -> Episode | None:
-        return self.episodes[-1] if self.episodes and self.episodes[-1].is_open else None
+    def _open_episodes(self) -> list[Episode]:
+        return [episode for episode in self.episodes if episode.is_open]
+
+    def _rest(self, reason: str) -> None:
+        """Nothing more to find out for now: back to where the proven ranks leave the job."""
+        if self.watchlist:
+            self._enter("mitigate", f"{_ranks([w.rank for w in self.watchlist])} still slow")
+        else:
+            self._enter("observe", reason)
 
     def _enter(self, state: str, reason: str) -> None:
         if (state, reason) != (self.state, self.reason):

@@ -7,7 +7,7 @@ predicts, detects or plans may read it: they must learn from what they see (an i
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from lurcher.records import Op
 QUANTUM_NS = 2_000_000
 """Longest single sleep. One long sleep would hide a stopped or throttled process: its deadline passes while it is stopped."""
 SLACK_NS = 1_000_000
-"""What a quantum may overshoot and still count in full: ordinary timer and scheduler delay. More is time the device lost."""
+"""What a quantum may overshoot and still count in full: ordinary timer delay. Beyond that only waiting for a core counts,
+for a device needs none of the host's; what is left is time that the process was stopped or throttled, and the device lost."""
 LAUNCH_S = 2e-4
 """Fixed cost of a chunk on the emulated device."""
 
@@ -27,14 +28,18 @@ LAUNCH_S = 2e-4
 class Pace:
     """The emulated device of one rank: `begin`, then `finish` once per chunk, just before its last collective."""
 
-    def __init__(self, section: PaceSection, rank: int, seed: int, faults: Sequence[Fault], clock: Clock) -> None:
+    def __init__(
+        self, section: PaceSection, rank: int, seed: int, faults: Sequence[Fault], clock: Clock, run_delay_ns: Callable[[], int] = lambda: 0
+    ) -> None:
         self._section = section
         self._faults = tuple(f for f in faults if f.kind in ("slow", "ramp", "flap") and f.where.kind == "rank" and rank in f.where.ranks)
         self._clock = clock
+        self._run_delay_ns = run_delay_ns
         self._noise = np.random.default_rng([seed, rank])
         self._origin_ns = clock.now_ns()
         self._start_ns = 0
         self._start_cpu_ns = 0
+        self._start_delay_ns = 0
         self._excluded_ns = 0
         self._iteration = 0
         self._usage: list[tuple[int, int]] = []
@@ -46,6 +51,7 @@ class Pace:
         self._close_usage()
         self._start_ns = self._clock.now_ns()
         self._start_cpu_ns = time.thread_time_ns()
+        self._start_delay_ns = self._run_delay_ns()
         self._excluded_ns = 0
 
     def exclude_ns(self, duration_ns: int) -> None:
@@ -58,8 +64,9 @@ class Pace:
         nominal_s = self._chunk_s(phase, layers, share, num_tokens, sum_len_sq)
         target_ns = round(nominal_s * self._factor() * 1e9)
         wall_ns = self._clock.now_ns() - self._start_ns - self._excluded_ns
-        # A stop in the middle of the real work must cost time too, so wall time counts only as far as CPU time bears it out.
-        real_ns = min(wall_ns, time.thread_time_ns() - self._start_cpu_ns + 2 * SLACK_NS)
+        # A stop in the middle of the real work must cost time too, so wall time counts only as far as work or waiting for a core bear it out.
+        worked_ns = time.thread_time_ns() - self._start_cpu_ns
+        real_ns = min(wall_ns, worked_ns + self._run_delay_ns() - self._start_delay_ns + 2 * SLACK_NS)
         self._open_target_ns = target_ns
         self._sleep(target_ns - real_ns)
 
@@ -90,11 +97,16 @@ class Pace:
 
     def _sleep(self, duration_ns: int) -> None:
         left_ns = duration_ns
+        delay_ns = self._run_delay_ns()
         while left_ns > 0:
             quantum_ns = min(left_ns, QUANTUM_NS)
             before_ns = self._clock.now_ns()
             self._clock.sleep_s(quantum_ns * 1e-9)
-            left_ns -= min(self._clock.now_ns() - before_ns, quantum_ns + SLACK_NS)
+            spent_ns = self._clock.now_ns() - before_ns
+            if spent_ns > quantum_ns + SLACK_NS:
+                before_delay_ns, delay_ns = delay_ns, self._run_delay_ns()
+                spent_ns = min(spent_ns, quantum_ns + SLACK_NS + delay_ns - before_delay_ns)
+            left_ns -= spent_ns
 
     def _close_usage(self) -> None:
         # CPU from one chunk's start to the next one's: the transport's threads work after `finish` as well.

@@ -42,6 +42,7 @@ from lurcher.runtime.messages import (
     receive_from_supervisor,
     send,
 )
+from lurcher.runtime.run_delay import RunDelay
 from lurcher.validate.bench_gemm import bench_gemm
 
 PROGRESS_FIELDS = 3
@@ -82,7 +83,9 @@ class RankLoop:
         self._progress = _progress_writer(progress, spec.rank, config.fault)
         self._recorder = Recorder(spec.rank)
         self._emulated = config.pace.kind == "emulated"
-        self._device: Pace | NoPace = Pace(config.pace, spec.rank, config.job.seed, config.fault, SystemClock()) if self._emulated else NoPace()
+        self._device: Pace | NoPace = (
+            Pace(config.pace, spec.rank, config.job.seed, config.fault, SystemClock(), RunDelay()) if self._emulated else NoPace()
+        )
         # Longer than the supervisor's patience: it sees all ranks and names the one that hangs, a waiter only sees its neighbour.
         self._patience_s = 2.0 * config.run.step_deadline_s + 5.0
         store = TCPStore(spec.store_host, spec.store_port, is_master=False, timeout=timedelta(seconds=config.run.start_deadline_s))
