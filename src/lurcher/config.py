@@ -30,7 +30,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class JobSection(_Section, frozen=True, kw_only=True):
     """`[job]`: what is trained, and for how long."""
 
-    iterations: int = 70
+    iterations: int = 72
     """Optimizer steps to run; iterations are numbered from 0."""
     seed: int = 0
     """Decides initial values, data and emulated scatter; the same seed gives the same training on every layout."""
@@ -106,9 +106,9 @@ class PaceSection(_Section, frozen=True, kw_only=True):
 
     kind: Literal["emulated", "none"] = "emulated"
     """`emulated` pads every chunk to the time a device would take, so that a laptop shows a cluster's pipeline; `none` runs at host speed."""
-    token_us: float = 690.0
+    token_us: float = 710.0
     """Microseconds per token and layer."""
-    pair_ns: float = 15000.0
+    pair_ns: float = 15500.0
     """Nanoseconds per pair of tokens of one document and layer: attention work."""
     backward_ratio: float = 2.0
     """Backward time over forward time."""

@@ -33,7 +33,7 @@ LAYOUT = Layout.uniform(tp=2, pp=2, dp=2, num_layers=4, num_microbatches=32)
 def snapshot(iteration: int, **changes: Any) -> Snapshot:
     values: dict[str, Any] = {
         "iteration": iteration,
-        "num_iterations": 70,
+        "num_iterations": 72,
         "iterations_per_min": 60.0,
         "loss": 2.5,
         "state": "observe",
@@ -44,7 +44,7 @@ def snapshot(iteration: int, **changes: Any) -> Snapshot:
 
 
 def verdict(kind: str = "fail_slow") -> Verdict:
-    source = Source(path="r", format="run", num_iterations=70, num_ranks=8)
+    source = Source(path="r", format="run", num_iterations=72, num_ranks=8)
     if kind == "healthy":
         return Verdict(source=source, verdict="healthy", summary="Healthy.", throughput=Throughput(healthy_iter_per_min=60.0))
     component = SuspectComponent(kind="rank", id="5", ranks=(5,), places=(Place(5, "node-a", 5),))
@@ -217,7 +217,7 @@ def test_without_json_the_result_goes_to_stdout_and_progress_to_stderr(runtime: 
     out, err = capsys.readouterr()
     assert out.startswith("Rank 5 is slow.\n")
     assert out.endswith("report     runs/a/report.html\n")
-    assert "iteration 1/70" in err
+    assert "iteration 1/72" in err
 
 
 def test_quiet_says_nothing(runtime: Runtime, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,13 +260,13 @@ def test_plain_progress_is_a_line_for_every_tenth_iteration_phase_and_decision()
     status = PlainStatus(stream)
     status.update(snapshot(0, phase="starting ranks"))
     status.update(snapshot(0, phase="starting ranks"))
-    for i in range(70):
+    for i in range(72):
         status.update(snapshot(i))
     status.note("rank 5 is proven slow")
     lines = stream.getvalue().splitlines()
     assert lines[0] == "starting ranks"
     assert lines[-1] == "rank 5 is proven slow"
-    assert [line.split()[1] for line in lines[1:-1]] == [f"{i + 1}/70" for i in (0, 10, 20, 30, 40, 50, 60, 69)]
+    assert [line.split()[1] for line in lines[1:-1]] == [f"{i + 1}/72" for i in (0, 10, 20, 30, 40, 50, 60, 70, 71)]
 
 
 def test_the_watch_fits_the_stream() -> None:
@@ -283,6 +283,6 @@ def test_the_watch_fits_the_stream() -> None:
         live.update(snapshot(41, state="mitigate", reason="rank 5 was given less", split=(20, 12)))
         live.note("[bold]a host's name is no markup[/bold]")
     told = terminal.getvalue()
-    assert "iteration 42/70" in told
+    assert "iteration 42/72" in told
     assert "rank 5 was given less" in told
     assert "[bold]" in told

@@ -81,7 +81,7 @@ def test_whole_numbers_stand_for_numbers_but_not_the_other_way_round() -> None:
         ("fault = 3", "write [[fault]]"),
         ('[[fault]]\ntext = "slwo rank 5 x2 from 3"', "allowed kinds"),
         ('[[fault]]\ntext = "slow rank 8 x2 from 3"', "hits rank 8, but the layout has ranks 0..7"),
-        ('[[fault]]\ntext = "slow rank 5 x2 from 70"', "begins after the last of job.iterations = 70"),
+        ('[[fault]]\ntext = "slow rank 5 x2 from 72"', "begins after the last of job.iterations = 72"),
         ("[job]\niterations = \n", "at line 2"),
         ("[job]\n[job]\n", "not valid TOML"),
     ],

@@ -23,7 +23,7 @@ SLOW_FACTOR = 1.8
 @click.option("--healthy", is_flag=True, help="No fault at all: nothing should be found.")
 @click.option("--bucketed", is_flag=True, help="Batch documents by length, so that iterations differ in work though all is healthy.")
 @click.option("--seed", type=int, metavar="N", help="Seed of initial values, data and emulated scatter. [default: 0]")
-@click.option("--iterations", type=int, metavar="N", help=f"Iterations to run; the rank is slow in {ONSET} to {END - 1}. [default: 70]")
+@click.option("--iterations", type=int, metavar="N", help=f"Iterations to run; the rank is slow in {ONSET} to {END - 1}. [default: 72]")
 @click.option("--tp", type=int, metavar="N", help="Tensor-parallel ranks of a stage. [default: 2]")
 @click.option("--pp", type=int, metavar="N", help="Pipeline stages of a replica. [default: 2]")
 @click.option("--dp", type=int, metavar="N", help="Replicas. [default: 2]")

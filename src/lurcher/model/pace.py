@@ -21,6 +21,9 @@ QUANTUM_NS = 2_000_000
 SLACK_NS = 1_000_000
 """What a quantum may overshoot and still count in full: ordinary timer delay. Beyond that only waiting for a core counts,
 for a device needs none of the host's; what is left is time that the process was stopped or throttled, and the device lost."""
+HOST_SCATTER_NS = 4_000_000
+"""A collective inside a chunk counts as the device's work up to this: ranks that share a core arrive that much apart, devices would
+not, and a device's chunk has its collectives in it. What is longer is somebody's real delay and comes on top."""
 LAUNCH_S = 2e-4
 """Fixed cost of a chunk on the emulated device."""
 
@@ -41,6 +44,7 @@ class Pace:
         self._start_cpu_ns = 0
         self._start_delay_ns = 0
         self._excluded_ns = 0
+        self._absorbed_ns = 0
         self._iteration = 0
         self._usage: list[tuple[int, int]] = []
         self._open_target_ns = 0
@@ -53,10 +57,13 @@ class Pace:
         self._start_cpu_ns = time.thread_time_ns()
         self._start_delay_ns = self._run_delay_ns()
         self._excluded_ns = 0
+        self._absorbed_ns = 0
 
     def exclude_ns(self, duration_ns: int) -> None:
-        """Time spent inside a collective of this chunk is not the device's work."""
-        self._excluded_ns += duration_ns
+        """Time spent inside a collective of this chunk, before `finish`."""
+        absorbed_ns = min(duration_ns, HOST_SCATTER_NS)
+        self._absorbed_ns += absorbed_ns
+        self._excluded_ns += duration_ns - absorbed_ns
 
     def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
         """Sleep until the chunk has lasted its emulated time. `share` is this rank's fraction of the stage's work."""
@@ -66,7 +73,8 @@ class Pace:
         wall_ns = self._clock.now_ns() - self._start_ns - self._excluded_ns
         # A stop in the middle of the real work must cost time too, so wall time counts only as far as work or waiting for a core bear it out.
         worked_ns = time.thread_time_ns() - self._start_cpu_ns
-        real_ns = min(wall_ns, worked_ns + self._run_delay_ns() - self._start_delay_ns + 2 * SLACK_NS)
+        waited_ns = self._run_delay_ns() - self._start_delay_ns
+        real_ns = min(wall_ns, worked_ns + waited_ns + self._absorbed_ns + 2 * SLACK_NS)
         self._open_target_ns = target_ns
         self._sleep(target_ns - real_ns)
 
