@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from statistics import median
 
@@ -55,7 +56,15 @@ class LiveDirector:
         self.paused: set[int] = set()
         self.usage: list[np.ndarray] = []
         self.split = layout.split
-        self.samples_per_iteration: set[int] = set()
+        self._pids: dict[str, int] = {}
+
+    def started(self, pids: dict[int, int]) -> None:
+        """The ranks run: from now on state.json tells others where."""
+        self._pids = {str(rank): pid for rank, pid in sorted(pids.items())}
+        self._write_state(0)
+
+    def _write_state(self, generation: int) -> None:
+        self._run.state({"pid": os.getpid(), "generation": generation, "ranks": self._pids})
 
     def border(self, iteration: int) -> Border:
         """Orders of the coordinator so far; each is given once."""
@@ -80,6 +89,7 @@ class LiveDirector:
         self._run.iterations(rows)
         if report.layout.split != self.split:
             self.split, self._changed = report.layout.split, report.iteration
+            self._write_state(report.layout.generation)
         label = self._tell(StepSummary(report.iteration, report.layout, rows, chunks, workload, duration_s, pause_s))
         self._keep_events(report, label)
         self._show(report, duration_s)

@@ -71,11 +71,8 @@ def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Plac
         launch.warm_up()
         from lurcher.runtime.supervisor import Supervisor  # imports torch, while the forkserver does so too
 
-        def started(pids: dict[int, int]) -> None:
-            run.state({"pid": os.getpid(), "generation": 0, "ranks": {str(r): pid for r, pid in pids.items()}})
-
         try:
-            outcome = Supervisor(config, layout, places, director, stopped, started).run()
+            outcome = Supervisor(config, layout, places, director, stopped).run()
             if outcome.kind == "interrupted":
                 exit_code, message = EXIT_INTERRUPTED, f"stopped after {outcome.iterations} iterations; the records are in {run.path}"
         except JobDied as error:

@@ -51,6 +51,10 @@ class StepReport(msgspec.Struct, frozen=True):
 class Director(Protocol):
     """Who decides at the borders."""
 
+    def started(self, pids: dict[int, int]) -> None:
+        """All ranks are built; their process ids."""
+        ...
+
     def border(self, iteration: int) -> Border:
         """What the commit of `iteration` shall name. Called with all ranks waiting: must be immediate."""
         ...
@@ -81,14 +85,12 @@ class Supervisor:
         places: tuple[Place, ...],
         director: Director,
         should_stop: Callable[[], bool],
-        started: Callable[[dict[int, int]], None],
     ) -> None:
         self._config = config
         self._layout = layout
         self._places = {p.rank: p for p in places}
         self._director = director
         self._should_stop = should_stop
-        self._started = started
         self._ledger = Ledger(layout.ranks)
         self._ranks: dict[int, launch.RankProcess] = {}
         self._progress: MutableSequence[int] = []
@@ -117,7 +119,7 @@ class Supervisor:
 
     def _run_iterations(self) -> Outcome:
         ready = self._collect(Ready, set(self._ranks), self._config.run.start_deadline_s, "to be built")
-        self._started({r: m.pid for r, m in ready.items()})
+        self._director.started({r: m.pid for r, m in ready.items()})
         self._broadcast(Go())
         last = self._config.job.iterations - 1
         for self._iteration in range(last + 1):
