@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable
 from statistics import median
 
@@ -14,10 +15,10 @@ from lurcher.control.coordinator import Coordinator
 from lurcher.control.orders import BenchReport, Message, StepSummary
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.layout import Layout
-from lurcher.records import BenchResult, Op
+from lurcher.records import BenchResult, Decision, Op
 from lurcher.runlog import EventLabel, RunWriter
 from lurcher.runtime.messages import Border
-from lurcher.runtime.supervisor import StepReport
+from lurcher.runtime.reports import StepReport
 from lurcher.track.reduce import reduce_events
 
 RATE_ITERATIONS = 5
@@ -57,6 +58,7 @@ class LiveDirector:
         self.usage: list[np.ndarray] = []
         self.split = layout.split
         self._pids: dict[str, int] = {}
+        self._failed = ""
 
     def started(self, pids: dict[int, int]) -> None:
         """The ranks run: from now on state.json tells others where."""
@@ -73,6 +75,25 @@ class LiveDirector:
 
     def observe(self, report: StepReport) -> None:
         """One committed iteration: reduce its events, tell the coordinator, keep the records."""
+        if not self._failed:
+            self._guarded(lambda: self._observe(report))
+
+    def benched(self, results: tuple[BenchResult, ...], missing: tuple[int, ...]) -> None:
+        """Results of the benchmark at the last border."""
+        if not self._failed:
+            self._guarded(lambda: self._tell(BenchReport(self._iteration, results, missing)))
+
+    def _guarded(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - whatever it is: a diagnosis that fails must never stop the training
+            self._failed = f"the diagnosis failed after iteration {self._iteration} ({type(error).__name__}: {error}); training goes on without it"
+            self._next = Border()
+            self._run.log("".join(traceback.format_exception(error)))
+            self._run.decide(Decision(self._iteration, self._now_s(), "fault", self._failed))
+            self._watch.note(self._failed)
+
+    def _observe(self, report: StepReport) -> None:
         self._iteration = report.iteration
         workload = self._workload(report.iteration)
         rows, chunks = reduce_events(report.events, report.layout, workload, report.iteration, report.window_ns)
@@ -94,12 +115,8 @@ class LiveDirector:
         self._keep_events(report, label)
         self._show(report, duration_s)
 
-    def benched(self, results: tuple[BenchResult, ...], missing: tuple[int, ...]) -> None:
-        """Results of the benchmark at the last border."""
-        self._tell(BenchReport(self._iteration, results, missing))
-
     def _tell(self, message: Message) -> str:
-        now_s = (self._clock.now_ns() - self._begin_ns) * 1e-9
+        now_s = self._now_s()
         out = self._coordinator.step(now_s, message)
         for decision in out.decisions:
             self._run.decide(decision)
@@ -109,6 +126,9 @@ class LiveDirector:
         if out.bench or out.layout is not None:
             self._next = Border(out.layout, out.bench)
         return out.keep_events
+
+    def _now_s(self) -> float:
+        return (self._clock.now_ns() - self._begin_ns) * 1e-9
 
     def _keep_events(self, report: StepReport, label: str) -> None:
         """A window of events per phase is enough to draw the pipeline before, during and after."""

@@ -9,20 +9,19 @@ import time
 from collections.abc import Callable, MutableSequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 
-import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from torch.distributed import TCPStore
 
 from lurcher.config import JobConfig
 from lurcher.errors import DeadlineExpired, JobDied
 from lurcher.layout import Layout
-from lurcher.records import EVENT, BenchResult, Place
+from lurcher.records import EVENT, Place
 from lurcher.runtime import launch
 from lurcher.runtime.ledger import Ledger
 from lurcher.runtime.messages import Ack, BenchDone, Border, Digests, Failed, FromRank, Go, Ready, Seal, Stop, ToRank, receive_from_rank, send
+from lurcher.runtime.reports import Director, Outcome, StepReport
 from lurcher.runtime.worker import PROGRESS_FIELDS, rank_main
 
 M = TypeVar("M", Ready, Ack, BenchDone, Digests)
@@ -30,49 +29,6 @@ M = TypeVar("M", Ready, Ack, BenchDone, Digests)
 POLL_S = 0.2
 GRACE_S = 1.0
 """After a rank reports a failure: time for the process that caused it to be seen dead, so that the culprit is named and not a victim."""
-
-
-class StepReport(msgspec.Struct, frozen=True):
-    """One committed iteration, as all ranks reported it."""
-
-    iteration: int
-    layout: Layout
-    loss: float
-    grad_norm: float
-    lr: float
-    events: NDArray[np.void]
-    """EVENT rows of all ranks."""
-    window_ns: dict[int, tuple[int, int]]
-    """Per rank: from its last acknowledgement to this one."""
-    usage: NDArray[np.int64]
-    """(real CPU ns, emulated ns) per chunk; shape (chunks, 2)."""
-
-
-class Director(Protocol):
-    """Who decides at the borders."""
-
-    def started(self, pids: dict[int, int]) -> None:
-        """All ranks are built; their process ids."""
-        ...
-
-    def border(self, iteration: int) -> Border:
-        """What the commit of `iteration` shall name. Called with all ranks waiting: must be immediate."""
-        ...
-
-    def observe(self, report: StepReport) -> None:
-        """A committed iteration, told while the next one runs."""
-        ...
-
-    def benched(self, results: tuple[BenchResult, ...], missing: tuple[int, ...]) -> None:
-        """Benchmarks of the last border; `missing` ranks gave none before the deadline."""
-        ...
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """How the job ended."""
-
-    kind: Literal["done", "interrupted"]
-    iterations: int
 
 
 class Supervisor:
