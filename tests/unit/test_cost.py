@@ -241,3 +241,27 @@ def test_an_empty_replica_costs_nothing_and_a_routed_layout_is_refused() -> None
 def test_an_unknown_schedule_is_refused() -> None:
     with pytest.raises(UserError, match="allowed are"):
         CostModel("dualpipe")
+
+
+class BucketedJob(Job):
+    """All micro-batches of an iteration are of one length, which differs from iteration to iteration by a factor of seven."""
+
+    def workload(self, num_microbatches: int) -> NDArray[Any]:
+        rows = np.zeros(num_microbatches, WORKLOAD)
+        rows["iteration"], rows["microbatch"], rows["num_tokens"] = self.index, np.arange(num_microbatches), 2048
+        level = np.exp(self.data.uniform(np.log(150_000), np.log(1_000_000)))
+        rows["sum_len_sq"] = level * self.data.uniform(0.98, 1.02, num_microbatches)
+        return rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_length_buckets_do_not_lock_the_fit_into_its_first_iteration(seed: int) -> None:
+    """Inside one iteration intercept, tokens and pairs cannot be told apart; the next ones tell, and must be let in."""
+    job, layout, model = BucketedJob(seed, noise=0.01), Layout.uniform(tp=2, pp=2, dp=2, num_layers=8, num_microbatches=16), CostModel()
+    errors = []
+    for _ in range(20):
+        work, chunks, duration_s = job.run(layout)
+        if model.ready:
+            errors.append(abs(model.expected_s(layout, work) / duration_s - 1.0))
+        model.observe(layout, work, chunks, duration_s)
+    assert np.median(errors) < 0.02 and max(errors) < 0.08

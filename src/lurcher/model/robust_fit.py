@@ -30,6 +30,7 @@ class RobustFits:
         self._normal = np.zeros((0, size, size))
         self._moment = np.zeros((0, size))
         self._scale = np.zeros(0)
+        self._inverse = np.zeros((0, size, size))
         self.num_rows = np.zeros(0)
         self.coefficients = np.zeros((0, size))
 
@@ -37,7 +38,7 @@ class RobustFits:
         """Make room for slots 0 .. num_slots - 1, and for all phases of the last rank."""
         more = -(-num_slots // len(PHASES)) * len(PHASES) - len(self.num_rows)
         if more > 0:
-            for name in ("_normal", "_moment", "_scale", "num_rows", "coefficients"):
+            for name in ("_normal", "_moment", "_scale", "_inverse", "num_rows", "coefficients"):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]))]))
 
@@ -56,6 +57,7 @@ class RobustFits:
             for j in range(size):
                 self._normal[:, i, j] = self._normal[:, i, j] * decay + np.bincount(slots, features[:, i] * features[:, j], num_slots)
         matrix = self._normal[seen] + self._ridge * self.num_rows[seen, None, None]
+        self._inverse[seen] = np.linalg.inv(matrix)
         self.coefficients[seen] = np.linalg.solve(matrix, self._moment[seen, :, None])[:, :, 0]
         first = self._scale == 0
         if first[slots].any():  # no fit to compare with before: take the scatter around the one just made
@@ -67,7 +69,9 @@ class RobustFits:
     def _clip(self, slots: Ints, features: Floats, values: Floats) -> tuple[Floats, Floats]:
         """Values pulled to within reach of the fit (of the rows' own median before there is one), and how far off they then are."""
         predicted = (features * self.coefficients[slots]).sum(axis=1)
-        reach = np.maximum(CLIP_SCALES * self._scale[slots], 0.02 * np.abs(predicted)) + 1e-6
+        # A row unlike all before it says something new: the fit is held to it only as far as it knows (its leverage).
+        leverage = np.einsum("ri,rij,rj->r", features, self._inverse[slots], features)
+        reach = np.maximum(CLIP_SCALES * self._scale[slots] * np.sqrt(1.0 + np.maximum(leverage, 0.0)), 0.02 * np.abs(predicted)) + 1e-6
         fitted = self.num_rows[slots] >= MIN_ROWS
         middle = _slot_medians(slots, values, len(self.num_rows))[slots]
         low, high = np.where(fitted, predicted - reach, 0.0), np.where(fitted, predicted + reach, 3.0 * middle + 1e-6)
