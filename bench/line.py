@@ -36,11 +36,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="every rank, factor, seed and layout")
     parser.add_argument("--only", choices=["fault", "healthy", "outside"], help="one part only")
+    parser.add_argument("--case", action="append", metavar="NAME", help="these cases only, by their name in the table")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for name, run in _cases(asked.full, asked.only, Path(folder)):
+            if asked.case and name not in asked.case:
+                continue
             rows.append({"case": name, **run()})
             print("  ".join(f"{key} {_shown(value)}" for key, value in rows[-1].items()), flush=True)
             if asked.json:

@@ -62,6 +62,18 @@ def test_all_ranks_slow_alike_blames_nobody() -> None:
     assert not episode.validated and episode.end is None
 
 
+def test_a_passing_slowdown_of_all_ranks_is_no_event() -> None:
+    coordinator, said = drive(PaperJob(grid(), common=(1.3, 30, 45)), 90)
+    assert decisions(said, "change_point") and coordinator.episodes == []
+    assert coordinator.state == "observe"
+
+
+def test_a_rank_that_shows_late_is_the_event_of_the_change_before_it() -> None:
+    """At first all ranks look slow; then the machine is quiet again and one of them stays slow."""
+    coordinator, _ = drive(PaperJob(grid(), [(5, 1.5, 38, 200)], common=(1.5, 30, 42)), 90)
+    assert [e.ranks for e in coordinator.episodes] == [{5}]
+
+
 def test_a_second_fault_during_mitigation_is_found_too() -> None:
     coordinator, _ = drive(PaperJob(grid(), [(5, 1.8, 25, 200), (2, 1.8, 60, 200)]), 110)
     proven = [(f.component.ranks, e.detected) for e in coordinator.episodes for f in e.findings if f.proven]

@@ -25,8 +25,9 @@ from lurcher.records import ChangePoint, Decision, Finding, Reconfiguration, Sus
 
 BASELINE_BORDER = 2
 """Iterations after the warm-up before every rank's benchmark baseline is taken."""
-SAME_PERIOD = 10
-"""A suspect found within so many iterations of a change that had none belongs to it."""
+UNEXPLAINED_ITERATIONS = 20
+"""A slowdown that no part explains becomes an event once it lasts this long. Until then every iteration looks for a suspect
+anew; if the level comes back before, nothing was worth an event (a busy host slows all ranks alike for a while)."""
 
 
 class Coordinator:
@@ -44,6 +45,7 @@ class Coordinator:
         self._iteration = -1
         self._decisions: list[Decision] = []
         self._keep = ""
+        self._unexplained: ChangePoint | None = None
         self.state = "observe"
         self.reason = "learning what a healthy iteration costs"
 
@@ -71,7 +73,7 @@ class Coordinator:
         self._note_new_layout(step)
         if step.iteration < self._detect.warmup_iterations:
             return ()
-        settled = not self.watchlist and not self._open_episodes() and self.state == "observe"
+        settled = not self.watchlist and not self._open_episodes() and self._unexplained is None and self.state == "observe"
         sample, residuals = self.view.add(step, self.watchlist.slowdown, settled=settled)
         self.watchlist.observe(self.view.ratios)
         for episode in self._open_episodes()[-1:]:  # what is lost is counted once, for the event that came last
@@ -87,7 +89,7 @@ class Coordinator:
             self._rest("the suspicion passed before it could be confirmed")
         if bench or self._validation.busy:
             return bench
-        return self._recheck_healed(step)
+        return self._explain(step) or self._recheck_healed(step)
 
     def _note_new_layout(self, step: StepSummary) -> None:
         done = self.mitigation.observe_layout(step)
@@ -110,33 +112,51 @@ class Coordinator:
         return self._localize(change, step)
 
     def _localize(self, change: ChangePoint, step: StepSummary) -> tuple[int, ...]:
+        """Who is it? Suspects are to be tested; a change without any waits for one, or for its end."""
+        found, reason = self._suspects(change, step)
+        if found:
+            return self._accuse(change, found, step)
+        for episode in self._open_episodes()[-1:]:  # what is slow already became slower, or a part hidden by it did
+            episode.slowdown = max(episode.slowdown, change.slowdown)
+            episode.evidence.append(f"from iteration {change.iteration} on x{change.slowdown:.2f} of the level before")
+        if not self._open_episodes() and self._unexplained is None:
+            self._unexplained = change
+        self._decide("note", reason)
+        self._rest(reason)
+        return ()
+
+    def _suspects(self, change: ChangePoint, step: StepSummary) -> tuple[tuple[Suspicion, ...], str]:
         own = self.view.recent_ratios(since=change.iteration)
         known = {r: ratio for r, ratio in own.items() if r not in self.watchlist}
-        found, reason = suspects(
-            known, self.view.recent_per_unit(), step.layout, self.view.noise, self._detect.rank_slowdown, wait_share=self.view.recent_wait_share()
-        )
+        per_unit, waits = self.view.recent_per_unit(), self.view.recent_wait_share()
+        return suspects(known, per_unit, step.layout, self.view.noise, self._detect.rank_slowdown, wait_share=waits)
+
+    def _accuse(self, change: ChangePoint, found: Sequence[Suspicion], step: StepSummary) -> tuple[int, ...]:
+        """A new event, for another component is another event; then the proof."""
         for suspicion in found:
             self._decide("suspicion", "; ".join(suspicion.evidence), suspicion)
-        self._record(change, found)
-        if not found:
-            self._decide("note", reason)
-            self._rest(reason)
-            return ()
+        self.episodes.append(Episode(change, found, self.view.history))
+        self._unexplained = None
+        self._keep = "slow"
         self._enter("validate", f"testing {_names(found)} at the next border")
         return self._validation.ask_proof(found, step.layout)
 
-    def _record(self, change: ChangePoint, found: Sequence[Suspicion]) -> None:
-        """One event per contiguous slow period and component: a new one for a new suspect, else the open one is raised."""
-        last = self._open_episodes()[-1:]
-        fresh = not last or (found and (last[0].validated or change.detected_iteration - last[0].detected > SAME_PERIOD))
-        if fresh:
-            self.episodes.append(Episode(change, found, self.view.history))
-            return
-        last[0].slowdown = max(last[0].slowdown, change.slowdown)
-        last[0].suspicions += tuple(found)
-        last[0].evidence.append(f"from iteration {change.iteration} on x{change.slowdown:.2f} of the level before")
+    def _explain(self, step: StepSummary) -> tuple[int, ...]:
+        """Look again for the part behind a slowdown that had none; after a while it is an event without a suspect."""
+        change = self._unexplained
+        if change is None:
+            return ()
+        found, reason = self._suspects(change, step)
+        if found:
+            return self._accuse(change, found, step)
+        if step.iteration - change.detected_iteration >= UNEXPLAINED_ITERATIONS:
+            self.episodes.append(Episode(change, (), self.view.history))
+            self._unexplained = None
+            self._decide("note", f"slow for {step.iteration - change.iteration + 1} iterations now, and {reason}")
+        return ()
 
     def _end_unattributed(self, change: ChangePoint) -> None:
+        self._unexplained = None
         for episode in self._open_episodes():
             if not episode.validated:
                 episode.close(change.iteration - 1, f"the level came back by itself at iteration {change.iteration}")

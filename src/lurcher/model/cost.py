@@ -30,8 +30,8 @@ Rows = NDArray[Any]
 
 READY_ITERATIONS = 5
 """Unfrozen iterations before the model speaks."""
-OVERHEAD_WINDOW = 32
-"""Iterations whose median gives the overhead outside the walk."""
+OVERHEAD_WINDOW = 16
+"""Iterations whose median gives the overhead outside the walk: it follows a host that gets busier, and a suspicion freezes it."""
 _WORK_RIDGE = (1e-4, 1e-8, 1e-8)
 """Tokens are often the same in every chunk, and then no data tell intercept from slope: the work gets it, as it should scale with layers."""
 
