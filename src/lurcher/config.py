@@ -106,9 +106,9 @@ class PaceSection(_Section, frozen=True, kw_only=True):
 
     kind: Literal["emulated", "none"] = "emulated"
     """`emulated` pads every chunk to the time a device would take, so that a laptop shows a cluster's pipeline; `none` runs at host speed."""
-    token_us: float = 710.0
+    token_us: float = 750.0
     """Microseconds per token and layer."""
-    pair_ns: float = 15500.0
+    pair_ns: float = 16500.0
     """Nanoseconds per pair of tokens of one document and layer: attention work."""
     backward_ratio: float = 2.0
     """Backward time over forward time."""
