@@ -14,6 +14,7 @@ from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USER_ERROR, Lurcher
 COMMANDS: Mapping[str, str] = {
     "demo": "lurcher.cli.demo:demo",
     "train": "lurcher.cli.train:train",
+    "analyze": "lurcher.cli.analyze:analyze",
     "report": "lurcher.cli.report:report",
 }
 """Name of a command -> where it lives. The order is that of the help."""

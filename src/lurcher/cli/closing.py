@@ -38,7 +38,11 @@ def _throughput(rates: Throughput) -> list[str]:
 
 def _culprit(event: VerdictEvent, suspect: Suspect) -> str:
     places = ", ".join(f"{place.host} {place.device}" for place in suspect.component.places)
-    span = f"iterations {event.onset_iteration} to {event.end_iteration}" if event.end_iteration is not None else f"since iteration {event.onset_iteration}"
+    span = (
+        f"iterations {event.onset_iteration} to {event.end_iteration}"
+        if event.end_iteration is not None
+        else f"since iteration {event.onset_iteration}"
+    )
     proof = "proven by benchmark" if event.validated else "not benchmarked"
     where = f" ({places})" if places else ""
     return f"{suspect.component.kind} {suspect.component.id}{where}: {suspect.cause} x{suspect.slowdown:.2f}, {span}, {proof}"

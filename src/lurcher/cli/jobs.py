@@ -22,7 +22,9 @@ def output_options(command: _Command) -> _Command:
         click.option("--exit-code", is_flag=True, help="Exit with 3 if a fail-slow was found, so that a script can tell."),
         click.option("--quiet", is_flag=True, help="No progress and no closing lines; errors still go to stderr."),
         click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON on stdout; everything else goes to stderr."),
-        click.option("--run-dir", metavar="DIR", help="Folder for the run's records; a used one is refused. [default: a new one under lurcher-runs/]"),
+        click.option(
+            "--run-dir", metavar="DIR", help="Folder for the run's records; a used one is refused. [default: a new one under lurcher-runs/]"
+        ),
     ):
         command = option(command)
     return command
@@ -38,7 +40,9 @@ def check_faults(config: JobConfig) -> None:
     """Refuse faults that training here would pass over in silence."""
     for fault in config.fault:
         if fault.where.kind == "link" or fault.phase:
-            raise UserError(f'fault "{fault}" cannot be carried out by training yet; it knows whole ranks, without a phase: slow, ramp, flap, stop, hang')
+            raise UserError(
+                f'fault "{fault}" cannot be carried out by training yet; it knows whole ranks, without a phase: slow, ramp, flap, stop, hang'
+            )
         if config.pace.kind == "none" and fault.kind not in ("stop", "hang"):
             raise UserError(f'fault "{fault}" slows the emulated device, but pace.kind is "none"; set it to "emulated", or remove the fault')
 

@@ -8,23 +8,23 @@ relative to the series' own level and scatter; both are frozen while anything is
 from __future__ import annotations
 
 from collections import deque
-from math import isfinite, sqrt
+from math import isfinite
 from statistics import median
 from typing import Literal, NamedTuple
 
 from lurcher.config import DetectSection
-from lurcher.detect.baseline import CAPACITY, Baseline
-from lurcher.detect.focus import Focus
+from lurcher.detect.baseline import Baseline
+from lurcher.detect.drift import Anchor, Drift
+from lurcher.detect.focus import Segment
+from lurcher.detect.memory import Memory
+from lurcher.detect.side import CLIP, CLIP_SIGMAS, DEAD_ZONE, Side
 from lurcher.records import ChangePoint
 
 NAME = "rdz-focus"
-DEAD_ZONE = 0.02
-"""Smaller rises are drift, not faults (detection.md, section 5: 2 %)."""
-THRESHOLD = 25.0
-"""FOCuS alarm (same section; 18 gave false alarms on periodic work)."""
-MIN_LENGTH = 7
-MIN_FRACTION = 0.8
-"""A FOCuS segment needs 7 points, 80 % of them above the dead zone: immunity to bursts and spikes (same section)."""
+NEAR = 0.02
+"""Within this, and the scatter, of the healthy level a series is back at it."""
+MIN_MEDIAN = 0.025
+"""The median of a segment's latest points must be so far off: spikes can lift a mean, a fault lifts the median."""
 FAST_SIGMAS = 3.5
 """The fast path's line in units of scatter. The source has 7, which misses x1.3 at 4 % scatter within 7 points; six of seven
 independent points above 3.5 sigma come by chance once in 1e21 normal points."""
@@ -44,8 +44,24 @@ class _Point(NamedTuple):
     iteration: int
 
 
+class _Onset(NamedTuple):
+    """Where a change began: the iteration, and how many points ago that is (the numbers of iterations need not rise)."""
+
+    iteration: int
+    num_points: int
+
+
+class _Pending(NamedTuple):
+    """A point that waits to be learned from: its value and iteration, its z and the z before it."""
+
+    value: float
+    iteration: int
+    z: float
+    previous_z: float
+
+
 class DefaultDetector:
-    """Watches one series; see the module's docstring. About 4 KB whatever the length of the series; pickles.
+    """Watches one series; see the module's docstring. About 8 KB whatever the length of the series; pickles.
 
     `state`: learning (too few points to speak), healthy, suspect, slow, or worse (slow, and suspected to have become slower
     still). `reason`: a sentence about it. `num_ignored`: points that were no iteration times.
@@ -53,6 +69,8 @@ class DefaultDetector:
 
     def __init__(self, config: DetectSection | None = None) -> None:
         self.config = config if config is not None else DetectSection()
+        self._window = (1 << (self.config.confirm_iterations + 1)) - 1
+        self._tail = (1 << self.config.suspect_iterations) - 1
         self.num_ignored = 0
         self.reset()
 
@@ -101,6 +119,11 @@ class DefaultDetector:
         """The slowdown over the present level above which a point counts as slow."""
         return 1.0 + max(self.config.min_slowdown - 1.0, FAST_SIGMAS * self.sigma) + self._baseline.level_error
 
+    @property
+    def drift(self) -> Drift | None:
+        """A creep of the healthy level since its first 300 points, if there is one. It raises no alarm."""
+        return self._anchor.drift
+
     # --- learning -------------------------------------------------------------------------------------------------------
 
     def _begin(self, sigma: float | None, num_points: int) -> None:
@@ -109,89 +132,95 @@ class DefaultDetector:
         self._num_to_learn = num_points
         self._scatter = sigma  # known from before a rebase
         self._ring: deque[_Point] = deque(maxlen=_RING)
-        self._correlation = (0.0, 0.0, 0)  # lag-1 products, squares, number
+        self._memory = Memory()
+        self._anchor = Anchor()
         self._stand_on(Baseline(kept_sigma=sigma))
 
     def _stand_on(self, baseline: Baseline) -> None:
         """From now on, hold points against another level; the tests begin afresh."""
         self._baseline = baseline
-        self._up, self._down = Focus(), Focus()
-        self._statistic = 0.0
+        self._up, self._down = Side(), Side()
+        # The latest points beyond the line, one bit each, the newest lowest.
+        self._slow_bits, self._fast_bits = 0, 0
         self._last_z = 0.0
-        self._pending: deque[tuple[float, float, float]] = deque()  # value, its z, the z before
+        self._pending: deque[_Pending] = deque()
 
     def _learn(self, residual: float) -> None:
         self._baseline.add(residual)
         if len(self._baseline) >= self._num_to_learn:
             self.state = "healthy"
             self.reason = f"level {self.level:.4g}, scatter {self.sigma:.1%} from {len(self._baseline)} iterations"
+            for point in self._ring:  # a fault may have begun meanwhile
+                self._mark(point.value / self.level, self.line)
+
+    def _mark(self, ratio: float, line: float) -> None:
+        self._slow_bits = ((self._slow_bits << 1) | (ratio > line)) & self._window
+        self._fast_bits = ((self._fast_bits << 1) | (ratio * line < 1.0)) & self._window
 
     def _feed(self, residual: float, iteration: int) -> None:
-        sigma, level = self.sigma, self.level
-        dead = DEAD_ZONE + 2.0 * self._baseline.level_error
-        clip = max(3.0 * sigma, 3.0 * DEAD_ZONE)
-        up = min(clip, residual / level - 1.0)
-        down = min(clip, level / residual - 1.0)
-        self._statistic = self._up.update((max(-clip, up) - dead) / sigma, iteration)
-        fall = self._down.update((max(-clip, down) - dead) / sigma, iteration)
-        if self.state in ("suspect", "worse") or max(self._statistic, fall) / self._inflation() >= THRESHOLD / 3:
+        baseline = self._baseline
+        ratio = residual / baseline.level
+        self._mark(ratio, self.line)
+        self._up.feed(ratio - 1.0, iteration, baseline, self._memory)
+        self._down.feed(1.0 / ratio - 1.0, iteration, baseline, self._memory)
+        if self.state in ("suspect", "worse") or self._up.watched is not None or self._down.watched is not None:
             self._pending.clear()
             return
         # A point is learned from late, when the tests have seen that nothing came after it.
-        z = max(-clip, up) / sigma
-        self._pending.append((residual, z, self._last_z))
+        clip = max(CLIP_SIGMAS * baseline.sigma, CLIP)
+        z = max(-clip, min(clip, ratio - 1.0)) / baseline.sigma
+        self._pending.append(_Pending(residual, iteration, z, self._last_z))
         self._last_z = z
         if len(self._pending) > _DELAY:
-            value, z, previous = self._pending.popleft()
-            self._baseline.add(value)
-            product, square, number = self._correlation
-            rate = 1.0 / min(number + 1, 2 * CAPACITY)
-            self._correlation = (product + rate * (z * previous - product), square + rate * (z * z - square), number + 1)
+            self._take(self._pending.popleft())
 
-    def _inflation(self) -> float:
-        """Variance inflation of a sum by lag-1 correlation phi: (1 + phi) / (1 - phi); phi is widened by its own error and capped at 0.9."""
-        product, square, number = self._correlation
-        phi = (product / square if square > 0 else 0.0) + 1.0 / sqrt(number + 10)
-        phi = min(0.9, max(0.0, phi))
-        return (1.0 + phi) / (1.0 - phi)
+    def _take(self, point: _Pending) -> None:
+        """Learn from a point that nothing speaks against."""
+        self._baseline.add(point.value)
+        self._memory.add(point.z, point.previous_z)
+        if self._healthy is None and self._anchor.add(point.value, point.iteration) and self.drift is not None:
+            self.reason = f"the level has crept up to x{self.drift.slowdown:.3f} since iteration {self.drift.since}, without a step"
 
     # --- tests ----------------------------------------------------------------------------------------------------------
 
+    def _segment(self, side: Side) -> Segment | None:
+        """The segment of one direction that alarms, if one does."""
+        found = side.alarming(self._baseline, self._memory)
+        if found is None:
+            return None
+        middle = median(self._last(found.length)) / self.level
+        return found if max(middle, 1.0 / middle) >= 1.0 + MIN_MEDIAN else None
+
     def _slower(self, iteration: int) -> ChangePoint | None:
-        line, window = self.level * self.line, self.config.confirm_iterations + 1
-        slow = [p.value > line for p in self._ring]
-        recent = sum(slow[-window:])
-        segment = self._up.best(MIN_LENGTH, MIN_FRACTION)
-        score = segment.score / self._inflation()
+        recent = self._slow_bits.bit_count()
         if recent >= self.config.confirm_iterations:
-            said = f"{recent} of the last {window} iterations are above x{self.line:.3f} (scatter {self.sigma:.1%})"
-            return self._confirm("slower", self._onset(iteration, 1), iteration, float(recent), said)
-        if score > THRESHOLD:
-            said = f"{segment.length} iterations, {segment.fraction:.0%} of them above the {DEAD_ZONE:.0%} dead zone, score {score:.0f} > {THRESHOLD:.0f}"
-            return self._confirm("slower", segment.iteration, iteration, score, said)
-        tail = slow[-self.config.suspect_iterations :]
-        if self.state in ("healthy", "slow") and len(tail) == self.config.suspect_iterations and all(tail):
-            self.state = "suspect" if self.state == "healthy" else "worse"
-            return self._suspect(self._onset(iteration, 1), iteration)
-        if self.state in ("suspect", "worse") and recent < min(self.config.suspect_iterations, window):
+            said = f"{recent} of the last {self.config.confirm_iterations + 1} iterations are above x{self.line:.3f} (scatter {self.sigma:.1%})"
+            return self._confirm("slower", self._onset(1), iteration, float(recent), said)
+        segment = self._segment(self._up)
+        if segment is not None:
+            said = f"{segment.length} iterations, {segment.fraction:.0%} of them above the dead zone of {DEAD_ZONE:.1%}, score {segment.score:.0f}"
+            return self._confirm("slower", _Onset(segment.iteration, segment.length), iteration, segment.score, said)
+        if self.state in ("healthy", "slow"):
+            if self._slow_bits & self._tail == self._tail:
+                self.state = "suspect" if self.state == "healthy" else "worse"
+                return self._suspect(self._onset(1), iteration)
+        elif recent < self.config.suspect_iterations:
             self.state = "healthy" if self.state == "suspect" else "slow"
             self.reason = "the suspicion passed: too few of the last iterations are slow"
         return None
 
     def _faster(self, iteration: int) -> ChangePoint | None:
-        line, window = self.level / self.line, self.config.confirm_iterations + 1
-        recent = sum(p.value < line for p in list(self._ring)[-window:])
-        segment = self._down.best(MIN_LENGTH, MIN_FRACTION)
-        score = segment.score / self._inflation()
+        recent = self._fast_bits.bit_count()
         if recent >= self.config.confirm_iterations:
-            said = f"{recent} of the last {window} iterations are below x{1 / self.line:.3f} of the level before"
-            return self._confirm("faster", self._onset(iteration, -1), iteration, float(recent), said)
-        if score > THRESHOLD:
-            said = f"{segment.length} iterations, {segment.fraction:.0%} of them clearly below the level before, score {score:.0f} > {THRESHOLD:.0f}"
-            return self._confirm("faster", segment.iteration, iteration, score, said)
+            said = f"{recent} of the last {self.config.confirm_iterations + 1} iterations are below x{1 / self.line:.3f} of the level before"
+            return self._confirm("faster", self._onset(-1), iteration, float(recent), said)
+        segment = self._segment(self._down)
+        if segment is not None:
+            said = f"{segment.length} iterations, {segment.fraction:.0%} of them clearly below the level before, score {segment.score:.0f}"
+            return self._confirm("faster", _Onset(segment.iteration, segment.length), iteration, segment.score, said)
         return None
 
-    def _onset(self, iteration: int, sign: int) -> int:
+    def _onset(self, sign: int) -> _Onset:
         """First point of the latest stretch beyond half-way to the new level, one stray point allowed; FOCuS where the ring is too short."""
         points = list(self._ring)
         after = median(p.value for p in points[-self.config.suspect_iterations :])
@@ -204,37 +233,42 @@ class DefaultDetector:
                 strays += 1
                 if strays > 1:
                     break
-        best = (self._up if sign > 0 else self._down).best(MIN_LENGTH, MIN_FRACTION)
+        best = (self._up if sign > 0 else self._down).longest()
         if first == 0 and best.length > len(points):
-            return best.iteration
-        return points[first].iteration if points else iteration
+            return _Onset(best.iteration, best.length)
+        return _Onset(points[first].iteration, len(points) - first)
+
+    def _last(self, num_points: int) -> list[float]:
+        """The latest values, at most as many as the ring holds."""
+        return [p.value for p in list(self._ring)[-num_points:]]
 
     # --- verdicts -------------------------------------------------------------------------------------------------------
 
-    def _suspect(self, onset: int, iteration: int) -> ChangePoint:
-        after = median(p.value for p in self._ring if p.iteration >= onset)
+    def _suspect(self, onset: _Onset, iteration: int) -> ChangePoint:
+        after = median(self._last(onset.num_points))
         num = self.config.suspect_iterations
-        self.reason = f"{num} iterations in a row are above x{self.line:.3f} (scatter {self.sigma:.1%}), since iteration {onset}"
+        self.reason = f"{num} iterations in a row are above x{self.line:.3f} (scatter {self.sigma:.1%}), since iteration {onset.iteration}"
         reference = self._healthy.level if self._healthy is not None else self.level
-        return ChangePoint(onset, iteration, self.level, after, after / reference, "slower", "suspect", NAME, float(num))
+        return ChangePoint(onset.iteration, iteration, self.level, after, after / reference, "slower", "suspect", NAME, float(num))
 
-    def _confirm(self, direction: Literal["slower", "faster"], onset: int, iteration: int, score: float, said: str) -> ChangePoint:
-        points = [p.value for p in self._ring if p.iteration >= onset]
+    def _confirm(self, direction: Literal["slower", "faster"], onset: _Onset, iteration: int, score: float, said: str) -> ChangePoint:
+        points = self._last(onset.num_points)
         before, after = self.level, median(points)
         healthy = self._healthy if self._healthy is not None else self._baseline
         reference = healthy.level
         sigma = healthy.sigma
         fresh = Baseline(points, kept_sigma=sigma)
         self._ring.clear()
-        near = DEAD_ZONE + sigma
+        near = NEAR + sigma
         if direction == "slower" or after > reference * (1.0 + near):
             self.state, self._healthy = "slow", healthy
             self._stand_on(fresh)
         else:
             # Back to the level of before; or below it, and then that level was not the healthy one.
-            restored = healthy if after > reference / (1.0 + near) else fresh
+            back = after > reference / (1.0 + near)
             self.state, self._healthy = "healthy", None
-            self._stand_on(restored)
+            self._anchor = self._anchor if back else Anchor()
+            self._stand_on(healthy if back else fresh)
         slowdown = after / reference
-        self.reason = f"{said}: level {before:.4g} -> {after:.4g} from iteration {onset}, x{slowdown:.2f} of the healthy level"
-        return ChangePoint(onset, iteration, before, after, slowdown, direction, "confirmed", NAME, score)
+        self.reason = f"{said}: level {before:.4g} -> {after:.4g} from iteration {onset.iteration}, x{slowdown:.2f} of the healthy level"
+        return ChangePoint(onset.iteration, iteration, before, after, slowdown, direction, "confirmed", NAME, score)

@@ -43,6 +43,8 @@ class Focus:
 
     def update(self, z: float, iteration: int) -> float:
         """Take one point; return the statistic over all segments that end with it."""
+        if z <= 0.0 and not self._starts:
+            return 0.0  # most points of a healthy series: nothing is open, and nothing begins
         self._add_start(iteration)
         self._number += 1
         self._total += z
@@ -51,22 +53,49 @@ class Focus:
             # No segment has a positive mean: begin afresh, which also keeps the numbers small.
             self._clear()
             return 0.0
-        return max(self._score(start) for start in self._starts)
+        best, number, total = 0.0, self._number, self._total
+        for start in self._starts:
+            rise = total - start.total
+            if rise > 0.0:
+                score = rise * rise / (2 * (number - start.number))
+                best = max(best, score)
+        return best
 
-    def best(self, min_length: int, min_fraction: float) -> Segment:
-        """The best segment of at least `min_length` points of which at least `min_fraction` lie above 0; score 0 if there is none."""
+    def best(self, min_length: int, min_fraction: float, min_mean: float = 0.0, phi: float = 0.0) -> Segment:
+        """The best segment of at least `min_length` points, `min_fraction` of them above 0, whose mean is at least `min_mean`; score 0 if there is none.
+
+        `phi` is the lag-1 correlation of the points: scores are divided by what it adds to the variance of a sum of that length.
+        """
         found = Segment(0.0, 0, 0.0, 0)
         for start in self._starts:
             length = self._number - start.number
-            fraction = (self._num_above - start.num_above) / max(1, length)
-            score = self._score(start)
-            if length >= min_length and fraction >= min_fraction and score > found.score:
+            rise = self._total - start.total
+            if length < min_length or rise <= 0.0 or rise < min_mean * length:
+                continue
+            fraction = (self._num_above - start.num_above) / length
+            score = rise * rise / (2 * length * inflation(length, phi))
+            if fraction >= min_fraction and score > found.score:
                 found = Segment(score, length, fraction, start.iteration)
         return found
 
-    def _score(self, start: _Start) -> float:
-        rise = self._total - start.total
-        return rise * rise / (2 * (self._number - start.number)) if rise > 0 else 0.0
+    def likeliest_rise(self, size: float, slack: float, min_length: int, min_fraction: float, phi: float = 0.0) -> Segment:
+        """The segment most in favour of a rise by `size` above `slack`, both in the unit of the points, over no rise: its log-likelihood ratio as score.
+
+        size * (sum - (slack + size / 2) * length) for normal points, divided by what correlation adds: Page's CUSUM for a known
+        change. Its best start minimises a linear function of (i, S_i), and so lies on the same hull.
+        """
+        found = Segment(0.0, 0, 0.0, 0)
+        half = slack + size / 2
+        for start in self._starts:
+            length = self._number - start.number
+            rise = self._total - start.total
+            if length < min_length or rise <= half * length:
+                continue
+            fraction = (self._num_above - start.num_above) / length
+            score = size * (rise - half * length) / inflation(length, phi)
+            if fraction >= min_fraction and score > found.score:
+                found = Segment(score, length, fraction, start.iteration)
+        return found
 
     def _add_start(self, iteration: int) -> None:
         new = _Start(self._number, self._total, self._num_above, iteration)
@@ -78,6 +107,14 @@ class Focus:
         starts.append(new)
         if len(starts) > _MAX_STARTS:
             del starts[0]
+
+
+def inflation(length: int, phi: float) -> float:
+    """Variance of a sum of `length` points of an AR(1) series over that of independent points with the same scatter.
+
+    (1 + phi) / (1 - phi) - 2 phi (1 - phi^length) / (length (1 - phi)^2): 1 for one point, (1 + phi) / (1 - phi) for very many.
+    """
+    return (1.0 + phi) / (1.0 - phi) - 2.0 * phi * (1.0 - phi**length) / (length * (1.0 - phi) ** 2)
 
 
 def _slope(a: _Start, b: _Start) -> float:

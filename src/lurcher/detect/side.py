@@ -1,0 +1,90 @@
+"""The segment test in one direction: does some stretch of points that ends now lie above the level, long and far enough to be no accident?
+
+Three rungs, all on the same FOCuS state. A benign burst is short, so what is short must score high; what is long is no burst,
+and then only noise is left to fear, corrected for how far the points hang together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lurcher.detect.baseline import Baseline
+from lurcher.detect.focus import Focus, Segment
+from lurcher.detect.memory import Memory
+
+DEAD_ZONE = 0.012
+"""What counts as nothing in a single point (detection.md, section 5: 2 %, or 1 to 1.5 % where no drift is; the baseline follows drift)."""
+MIN_RISE = 0.03
+"""A segment's mean must rise so much: real jobs step by 1 to 3 % for reasons of their own (seen in public logs at 0.3 % noise)."""
+CLIP = 0.06
+CLIP_SIGMAS = 3.0
+"""Points count as at most 6 % from the level, or three scatters if that is more (the same section)."""
+
+
+class Rung(NamedTuple):
+    """A segment passes if it has so many points, so many of them above the dead zone, and scores more than the threshold."""
+
+    min_length: int
+    min_fraction: float
+    threshold: float
+
+
+SHORT = Rung(7, 0.8, 25.0)
+"""Immune to bursts and spikes that run into each other (the same section; 18 gave false alarms on periodic work)."""
+LONG = Rung(15, 0.7, 10.0)
+"""FOCuS above the dead zone: noise scores 10 by chance once in e^10 tries, and the dead zone makes it far rarer."""
+KNOWN = Rung(12, 0.6, 14.0)
+"""Scored by the log-likelihood ratio of a rise of SIZE over none: noise reaches 14 once in e^14 tries."""
+SIZE = 0.05
+"""The smallest fault that is searched for by its size: for a known change no test is quicker (Page's CUSUM; Moustakides 1986)."""
+WATCH = Rung(3, 0.5, 3.0)
+"""While such a segment is open nothing is learned; every segment that alarms is one."""
+UNTRUSTED = 15.0
+"""What the thresholds of the long rungs are raised by while few points are known: nobody knows yet how far they hang together."""
+UNSETTLED = 200
+SETTLED = 400
+"""Healthy points between which that raise goes to nothing."""
+
+
+class Side:
+    """One direction of a series; points are relative to its level, positive where they lie in that direction."""
+
+    def __init__(self) -> None:
+        self._focus = Focus()
+        self._min_mean = 0.0
+        self.watched: Segment | None = None
+        """The open segment that keeps the baseline from learning, if any."""
+
+    def feed(self, rel: float, iteration: int, baseline: Baseline, memory: Memory) -> None:
+        """Take one point, `rel` = ratio to the level - 1."""
+        sigma = baseline.sigma
+        # A level that is itself uncertain widens the zone in which nothing is read into a point.
+        dead = DEAD_ZONE + 2.0 * baseline.level_error
+        clip = max(CLIP_SIGMAS * sigma, CLIP)
+        score = self._focus.update((max(-clip, min(clip, rel)) - dead) / sigma, iteration)
+        self._min_mean = max(0.0, (MIN_RISE - dead) / sigma)
+        self.watched = self._passes(WATCH, memory) if score > WATCH.threshold else None
+
+    def alarming(self, baseline: Baseline, memory: Memory) -> Segment | None:
+        """The segment that alarms, if one does; its score is corrected for correlation."""
+        if self.watched is None:
+            return None
+        return self._passes(SHORT, memory) or self._long(baseline.sigma, memory)
+
+    def longest(self) -> Segment:
+        """The best segment without regard to its score: where a change that is known by other means may have begun."""
+        return self._focus.best(SHORT.min_length, SHORT.min_fraction)
+
+    def _passes(self, rung: Rung, memory: Memory) -> Segment | None:
+        best = self._focus.best(rung.min_length, rung.min_fraction, self._min_mean, memory.phi)
+        score = best.score / memory.excess
+        return best._replace(score=score) if score > rung.threshold else None
+
+    def _long(self, sigma: float, memory: Memory) -> Segment | None:
+        trust = min(1.0, max(0.0, (memory.num_points - UNSETTLED) / (SETTLED - UNSETTLED)))
+        raised = UNTRUSTED * (1.0 - trust)
+        known = self._focus.likeliest_rise(SIZE / sigma, -DEAD_ZONE / sigma, KNOWN.min_length, KNOWN.min_fraction, memory.phi)
+        score = known.score / memory.excess
+        if score > KNOWN.threshold + raised:
+            return known._replace(score=score)
+        return self._passes(LONG._replace(threshold=LONG.threshold + raised), memory)
