@@ -286,3 +286,15 @@ def test_the_watch_fits_the_stream() -> None:
     assert "iteration 42/72" in told
     assert "rank 5 was given less" in told
     assert "[bold]" in told
+
+
+def test_progress_that_nobody_reads_any_more_stops_nothing() -> None:
+    class Closed(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    stream = Closed()
+    status = PlainStatus(stream)
+    status.note("first")
+    status.note("second")
+    assert stream.getvalue() == "first\n", "nothing is written once the reader is known to be gone"

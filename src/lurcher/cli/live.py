@@ -43,6 +43,7 @@ class PlainStatus:
         self._stream = stream
         self._last = -1
         self._phase = ""
+        self._unread = False
 
     def update(self, snapshot: Snapshot) -> None:
         """Print the iteration if it is a tenth one or the last, and a phase when it begins."""
@@ -59,8 +60,13 @@ class PlainStatus:
         self._line(reason)
 
     def _line(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        if self._unread:
+            return
+        try:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        except BrokenPipeError:  # whoever read the lines has left; the training goes on
+            self._unread = True
 
 
 class LiveStatus:
