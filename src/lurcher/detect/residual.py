@@ -7,6 +7,7 @@ change test, not as a filter behind it, is the largest single gain on data of va
 from __future__ import annotations
 
 from math import isfinite, nan, sqrt
+from statistics import median
 from typing import NamedTuple
 
 FORGETTING = 0.9995
@@ -17,14 +18,17 @@ MIN_POINTS = 12
 """Points before the fit may speak."""
 MAX_UNCERTAINTY = 1e4
 """Forgetting stops above this: what the data never vary cannot be learned, and must not grow for ever."""
+MOST_AT_FIRST = 2.0
+"""A first row counts as at most so many medians: first iterations take 10 to 100."""
+MOST_WEIGHT = 4.0
 _PRIOR = 1e2
 _SIGMA_FLOOR = 0.004
 _SIGMA_START = 0.05
 _SIGMA_STEP = 0.02
 
 
-class _Scale(NamedTuple):
-    """The first point's values, by which all others are divided: the fit is then free of units."""
+class _Row(NamedTuple):
+    """One iteration: its duration and its work."""
 
     duration_s: float
     num_tokens: float
@@ -34,12 +38,15 @@ class _Scale(NamedTuple):
 class WorkloadResidual:
     """Observed / expected duration of each iteration. Constant time and memory; pickles.
 
-    The fit weighs relative errors: a row is divided by its own expectation, so that long iterations do not outvote short ones.
+    The first MIN_POINTS rows are kept and fitted together, in units of their medians: one by one, a fit of three numbers to
+    three rows is wild, and the first iteration of a job is no measure of anything. After that a row is divided by its own
+    expectation, so that long iterations do not outvote short ones.
     """
 
     def __init__(self) -> None:
         self.num_points = 0
-        self._scale: _Scale | None = None
+        self._first: list[_Row] = []
+        self._scale: _Row | None = None
         self._fit = (1.0, 0.0, 0.0)
         # Upper triangle of the inverse normal matrix: 11 12 13 22 23 33.
         self._inverse = (_PRIOR, 0.0, 0.0, _PRIOR, 0.0, _PRIOR)
@@ -48,7 +55,7 @@ class WorkloadResidual:
     @property
     def ready(self) -> bool:
         """Enough points to expect anything."""
-        return self.num_points >= MIN_POINTS
+        return self._scale is not None
 
     def expected_s(self, num_tokens: float, sum_len_sq: float) -> float:
         """Seconds that this much work should take; NaN while nothing is known."""
@@ -60,28 +67,41 @@ class WorkloadResidual:
     def update(self, duration_s: float, num_tokens: float, sum_len_sq: float, *, frozen: bool = False) -> float:
         """Observed / expected for this iteration, by what was learned before it; then learn from it unless `frozen` (something is suspect).
 
-        NaN while the fit has fewer than MIN_POINTS points, and for a row that is not finite and positive, which is not learned.
+        NaN for the first MIN_POINTS points, and for a row that is not finite and positive, which is not learned.
         """
         if not (isfinite(duration_s) and isfinite(num_tokens) and isfinite(sum_len_sq)) or min(duration_s, num_tokens, sum_len_sq) <= 0.0:
             return nan
-        if self._scale is None:
-            self._scale = _Scale(duration_s, num_tokens, sum_len_sq)
         scale = self._scale
-        tokens, squares = num_tokens / scale.num_tokens, sum_len_sq / scale.sum_len_sq
+        if scale is None:
+            if not frozen:
+                self._begin(_Row(duration_s, num_tokens, sum_len_sq))
+            return nan
+        observed, tokens, squares = duration_s / scale.duration_s, num_tokens / scale.num_tokens, sum_len_sq / scale.sum_len_sq
         a, b, c = self._fit
-        observed, expected = duration_s / scale.duration_s, a + b * tokens + c * squares
-        residual = observed / expected if expected > 0.0 else nan
+        expected = a + b * tokens + c * squares
         if not frozen:
-            self._learn(observed, expected if expected > 0.0 else observed, tokens, squares)
-        return residual if self.num_points > MIN_POINTS or (frozen and self.ready) else nan
+            self.num_points += 1
+            self._learn(observed, expected, tokens, squares, HUBER * self._sigma)
+        return observed / expected if expected > 0.0 else nan
 
-    def _learn(self, observed: float, expected: float, tokens: float, squares: float) -> None:
+    def _begin(self, row: _Row) -> None:
+        self._first.append(row)
         self.num_points += 1
-        x, y, z = 1.0 / expected, tokens / expected, squares / expected
+        if len(self._first) < MIN_POINTS:
+            return
+        self._scale = scale = _Row(*(median(column) for column in zip(*self._first, strict=True)))
+        for first in self._first:
+            observed = min(first.duration_s / scale.duration_s, MOST_AT_FIRST)
+            self._learn(observed, 1.0, first.num_tokens / scale.num_tokens, first.sum_len_sq / scale.sum_len_sq, MOST_AT_FIRST)
+        self._first.clear()
+        self._sigma = _SIGMA_START
+
+    def _learn(self, observed: float, expected: float, tokens: float, squares: float, reach: float) -> None:
+        # Bounded, or a row whose expectation happens to be next to nothing would outweigh all others.
+        weight = 1.0 / min(MOST_WEIGHT, max(1.0 / MOST_WEIGHT, expected))
+        x, y, z = weight, tokens * weight, squares * weight
         a, b, c = self._fit
-        error = observed / expected - (a * x + b * y + c * z)
-        reach = HUBER * self._sigma if self.ready else 1.0
-        clipped = max(-reach, min(reach, error))
+        clipped = max(-reach, min(reach, observed * weight - (a * x + b * y + c * z)))
         p11, p12, p13, p22, p23, p33 = self._inverse
         u, v, w = p11 * x + p12 * y + p13 * z, p12 * x + p22 * y + p23 * z, p13 * x + p23 * y + p33 * z
         forget = FORGETTING if p11 + p22 + p33 < MAX_UNCERTAINTY else 1.0
@@ -96,5 +116,5 @@ class WorkloadResidual:
             (p33 - w * w / denominator) / forget,
         )
         # Scatter of the clipped errors, followed slowly; clipping at 3 costs a normal sample about 1 % of it.
-        step = max(_SIGMA_STEP, 1.0 / (self.num_points + 1)) if self.ready else 0.0
+        step = max(_SIGMA_STEP, 1.0 / (self.num_points + 1))
         self._sigma = max(_SIGMA_FLOOR, sqrt((1.0 - step) * self._sigma**2 + step * clipped**2))
