@@ -18,6 +18,8 @@ from lurcher.records import ChangePoint
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+SMALLEST, LARGEST = 1e-12, 1e15
+"""No duration in any unit lies outside; a ratio of two numbers near the ends of the float range is none."""
 LEVEL_POINTS = 50
 """Samples on either side that a level is the median of, and samples that must lie at the healthy level to show that it is back."""
 HALFWAY = 0.5
@@ -137,7 +139,7 @@ def median_or(values: Floats, otherwise: float) -> float:
 
 
 def as_floats(values: Any) -> Floats:
-    """A float array with NaN for what cannot be a duration: not finite, or not positive."""
+    """A float array with NaN for what cannot be a duration: not finite, not positive, or too small or large to take ratios of."""
     array = np.array(values, dtype=np.float64)
-    array[~(np.isfinite(array) & (array > 0))] = np.nan
+    array[~((array > SMALLEST) & (array < LARGEST))] = np.nan
     return array

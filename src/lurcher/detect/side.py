@@ -40,7 +40,7 @@ SIZE = 0.05
 WATCH = Rung(3, 0.5, 3.0)
 """While such a segment is open nothing is learned; every segment that alarms is one."""
 UNTRUSTED = 15.0
-"""What the thresholds of the long rungs are raised by while few points are known: nobody knows yet how far they hang together."""
+"""What the thresholds are raised by while few points are known: level, scatter and how far the points hang together are guesses then."""
 UNSETTLED = 200
 SETTLED = 400
 """Healthy points between which that raise goes to nothing."""
@@ -69,22 +69,19 @@ class Side:
         """The segment that alarms, if one does; its score is corrected for correlation."""
         if self.watched is None:
             return None
-        return self._passes(SHORT, memory) or self._long(baseline.sigma, memory)
+        raised = UNTRUSTED * (1.0 - min(1.0, max(0.0, (memory.num_points - UNSETTLED) / (SETTLED - UNSETTLED))))
+        return self._passes(SHORT, memory, raised) or self._known(baseline.sigma, memory, raised) or self._passes(LONG, memory, raised)
 
     def longest(self) -> Segment:
         """The best segment without regard to its score: where a change that is known by other means may have begun."""
         return self._focus.best(SHORT.min_length, SHORT.min_fraction)
 
-    def _passes(self, rung: Rung, memory: Memory) -> Segment | None:
+    def _passes(self, rung: Rung, memory: Memory, raised: float = 0.0) -> Segment | None:
         best = self._focus.best(rung.min_length, rung.min_fraction, self._min_mean, memory.phi)
         score = best.score / memory.excess
-        return best._replace(score=score) if score > rung.threshold else None
+        return best._replace(score=score) if score > rung.threshold + raised else None
 
-    def _long(self, sigma: float, memory: Memory) -> Segment | None:
-        trust = min(1.0, max(0.0, (memory.num_points - UNSETTLED) / (SETTLED - UNSETTLED)))
-        raised = UNTRUSTED * (1.0 - trust)
-        known = self._focus.likeliest_rise(SIZE / sigma, -DEAD_ZONE / sigma, KNOWN.min_length, KNOWN.min_fraction, memory.phi)
-        score = known.score / memory.excess
-        if score > KNOWN.threshold + raised:
-            return known._replace(score=score)
-        return self._passes(LONG._replace(threshold=LONG.threshold + raised), memory)
+    def _known(self, sigma: float, memory: Memory, raised: float) -> Segment | None:
+        best = self._focus.likeliest_rise(SIZE / sigma, -DEAD_ZONE / sigma, KNOWN.min_length, KNOWN.min_fraction, memory.phi)
+        score = best.score / memory.excess
+        return best._replace(score=score) if score > KNOWN.threshold + raised else None
