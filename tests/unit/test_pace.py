@@ -8,7 +8,7 @@ import pytest
 from lurcher.clock import FakeClock
 from lurcher.config import PaceSection
 from lurcher.faults import Fault, parse_fault
-from lurcher.model.pace import Pace
+from lurcher.model.pace import QUANTUM_NS, Pace
 from lurcher.records import Op
 
 
@@ -65,8 +65,8 @@ def test_real_work_and_collectives_are_inside_the_emulated_time() -> None:
 def test_a_stopped_process_loses_the_time_it_was_stopped() -> None:
     healthy = chunk_s(FakeClock(), [])
     slowed = chunk_s(StoppingClock(0.010), [])
-    num_quanta = np.ceil(healthy / 0.002)
-    assert slowed > healthy + 0.4 * num_quanta * 0.009
+    num_quanta = np.ceil(healthy / (QUANTUM_NS * 1e-9))
+    assert slowed > healthy + 0.4 * (num_quanta - 1) * 0.009
 
 
 def test_the_benchmark_is_as_slow_as_the_device() -> None:

@@ -6,6 +6,7 @@ its key: that is what keeps the training the same under every layout.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,19 +82,27 @@ class Loader:
 
     def microbatch(self, iteration: int, microbatch: int) -> MicroBatch:
         """The packed sequence of one global micro-batch."""
+        return self.microbatches(iteration, [microbatch])[0]
+
+    def microbatches(self, iteration: int, indices: Sequence[int]) -> list[MicroBatch]:
+        """The packed sequences of some global micro-batches, which cost little more together than one alone."""
         packing = self._packed(iteration)
-        used = packing.used[microbatch]
-        used = used[used > 0]
-        picked = packing.picked[microbatch, : len(used)]
-        before = np.cumsum(used) - used
-        documents = np.repeat(np.arange(len(used)), used)
-        positions = np.arange(self._seq_len) - before[documents]
-        source = self._corpus.starts[picked][documents] + positions
+        used = packing.used[indices]
+        picked = packing.picked[indices]
+        num, slots = used.shape
+        documents = np.repeat(np.tile(np.arange(slots), num), used.ravel()).reshape(num, self._seq_len)
+        before = np.cumsum(used, axis=1) - used
+        positions = np.arange(self._seq_len) - np.take_along_axis(before, documents, axis=1)
+        documents_of = np.take_along_axis(picked, documents, axis=1)
+        source = self._corpus.starts[documents_of] + positions
         tokens = self._corpus.text[source].astype(np.int64)
-        is_last = positions + 1 == self._corpus.lengths[picked][documents]
+        is_last = positions + 1 == self._corpus.lengths[documents_of]
         following = self._corpus.text[np.minimum(source + 1, len(self._corpus.text) - 1)].astype(np.int64)
         targets = np.where(is_last, END_MARK, following)
-        return MicroBatch(tokens, targets, positions, documents, self._seq_len, int(np.square(used).sum()))
+        squares = np.square(used).sum(axis=1).tolist()
+        return [
+            MicroBatch(*arrays, self._seq_len, sum_len_sq) for *arrays, sum_len_sq in zip(tokens, targets, positions, documents, squares, strict=True)
+        ]
 
     def _packed(self, iteration: int) -> _Packing:
         # One iteration's packing serves all its micro-batches: kept for speed, never for meaning.

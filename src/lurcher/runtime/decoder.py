@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from lurcher.runtime.context import Context
-from lurcher.runtime.norm import SavedNorm, norm_backward, norm_forward
+from lurcher.runtime.norm import Norm, SavedNorm
 from lurcher.runtime.storage import Storage
 from lurcher.runtime.tensor_parallel import TensorGroup
 
@@ -35,7 +35,7 @@ class Attention:
     def __init__(self, storage: Storage, layer: int, group: TensorGroup) -> None:
         name = f"layers.{layer}.attn"
         self._group = group
-        self._norm, self._norm_grad = storage.weight[f"{name}.norm"], storage.weight_grad[f"{name}.norm"]
+        self._norm = Norm(storage.weight[f"{name}.norm"], storage.weight_grad[f"{name}.norm"])
         wqkv, wo = storage.weight[f"{name}.wqkv"], storage.weight[f"{name}.wo"]
         self._wqkv, self._wqkv_grad = wqkv.flatten(0, 1), storage.weight_grad[f"{name}.wqkv"].flatten(0, 1)
         self._wo, self._wo_grad = wo.flatten(0, 1), storage.weight_grad[f"{name}.wo"].flatten(0, 1)
@@ -46,7 +46,7 @@ class Attention:
 
     def forward(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, SavedAttention]:
         """x [S, H] to [S, H]."""
-        normed, saved_norm = norm_forward(x, self._norm)
+        normed, saved_norm = self._norm.forward(x)
         projected = torch.mm(normed, self._wqkv_t)
         self._turn(projected, context.rotation)
         heads = projected.view(len(x), self._groups, self._queries + 2, self._head_dim).permute(1, 2, 0, 3).contiguous()
@@ -73,7 +73,7 @@ class Attention:
         self._turn(projected_grad, context.unrotation)
         self._wqkv_grad.addmm_(projected_grad.t(), saved.normed)
         normed_grad = self._group.all_reduce(torch.mm(projected_grad, self._wqkv))
-        return norm_backward(normed_grad, saved.norm, self._norm, self._norm_grad, residual=grad)
+        return self._norm.backward(normed_grad, saved.norm, residual=grad)
 
     def _turn(self, projected: torch.Tensor, factors: torch.Tensor) -> None:
         """Multiply neighbouring elements of [S, G * (Q+2) * D] as complex pairs by `factors` [S, 1, (Q+2) * D/2], in place."""
@@ -102,7 +102,7 @@ class FeedForward:
     def __init__(self, storage: Storage, layer: int, group: TensorGroup) -> None:
         name = f"layers.{layer}.ffn"
         self._group = group
-        self._norm, self._norm_grad = storage.weight[f"{name}.norm"], storage.weight_grad[f"{name}.norm"]
+        self._norm = Norm(storage.weight[f"{name}.norm"], storage.weight_grad[f"{name}.norm"])
         down = storage.weight[f"{name}.down"]
         self._num_blocks, self._block = down.shape[0], down.shape[1]
         self._down, self._down_grad = down.flatten(0, 1), storage.weight_grad[f"{name}.down"].flatten(0, 1)
@@ -112,7 +112,7 @@ class FeedForward:
 
     def forward(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, SavedFeedForward]:
         """x [S, H] to [S, H]."""
-        normed, saved_norm = norm_forward(x, self._norm)
+        normed, saved_norm = self._norm.forward(x)
         # Gate and up apart and contiguous: on strided halves the activation takes five times as long.
         by_block = torch.mm(normed, self._gate_up_t).view(len(x), self._num_blocks, 2, self._block)
         gate_up = by_block.permute(2, 0, 1, 3).contiguous()
@@ -131,4 +131,4 @@ class FeedForward:
         gate_up_grad = torch.stack((gate_grad, up_grad), dim=2).view(len(grad), -1)
         self._gate_up_grad.addmm_(gate_up_grad.t(), saved.normed)
         normed_grad = self._group.all_reduce(torch.mm(gate_up_grad, self._gate_up))
-        return norm_backward(normed_grad, saved.norm, self._norm, self._norm_grad, residual=grad)
+        return self._norm.backward(normed_grad, saved.norm, residual=grad)

@@ -26,6 +26,7 @@ from lurcher.runtime.context import Tables
 from lurcher.runtime.data import Loader
 from lurcher.runtime.gradients import GradientSync
 from lurcher.runtime.groups import Groups
+from lurcher.runtime.head import vocabulary_rows
 from lurcher.runtime.instruments import Device, Instruments
 from lurcher.runtime.owners import cut_slices, slices_of
 from lurcher.runtime.pipeline import Pipeline
@@ -71,9 +72,9 @@ class Engine:
         self._dtype = torch.float64 if job.dtype == "float64" else torch.float32
         self._instruments = Instruments(recorder, device, progress)
         self._loader = Loader(job.corpus, job.seed, model.seq_len, layout.num_microbatches, bucketed=job.bucketed)
-        self._tables = Tables(model, self._dtype)
         self._layout, self._slices, self._held = layout, cut_slices(model, layout), held_tensors(model, layout, rank)
         self._storage = Storage(model, job.seed, self._held, slices_of(self._slices, rank), self._dtype)
+        self._tables = Tables(model, self._dtype, vocabulary_rows(self._held))
         self._optimizer = AdamW(config.optim, self._storage)
         self._groups = Groups(model, layout, rank, store, timeout_s)
         self._pipeline, self._sync = self._wire(layout)
@@ -172,11 +173,11 @@ class Engine:
         where = layout.position(self._rank)
         stage = layout.replicas[where.dp].stages[where.pp]
         event_group = next((group.id for group in layout.groups() if group.kind == "tp" and group.ranks == stage.ranks), -1)
-        group = TensorGroup(stage, where.tp, self._groups.stage(stage.ranks), event_group, self._instruments)
+        group = TensorGroup(stage, where.tp, self._groups.links, event_group, self._instruments)
         model = StageModel(self._config, layout, self._rank, self._storage, group, self._instruments)
         shape = (self._config.model.seq_len, self._config.model.hidden)
-        schedule, world = self._config.layout.schedule, self._groups.world
-        pipeline = Pipeline(layout, self._rank, schedule, model, world, self._loader, self._tables, shape, self._instruments)
+        schedule, links = self._config.layout.schedule, self._groups.links
+        pipeline = Pipeline(layout, self._rank, schedule, model, links, self._loader, self._tables, shape, self._instruments)
         return pipeline, GradientSync(layout, self._rank, self._slices, self._storage, self._groups, self._instruments)
 
 

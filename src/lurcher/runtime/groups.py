@@ -16,25 +16,26 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
 from lurcher.config import ModelSection
 from lurcher.errors import LurcherError
 from lurcher.layout import Layout
-from lurcher.runtime.direct import DirectGroup
+from lurcher.runtime.hops import partners
+from lurcher.runtime.links import Links
 from lurcher.runtime.owners import cut_slices, owner_sets
 
 LOOPBACK_INTERFACE = "lo"
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """The groups that a layout needs, as sorted lists of ranks: all that decides whether built groups fit a layout."""
+    """The groups that a layout needs, as lists of ranks: all that decides whether built groups fit a layout."""
 
     world: tuple[int, ...]
-    tensor: tuple[tuple[int, ...], ...]
+    links: tuple[tuple[int, ...], ...]
     owners: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, model: ModelSection, layout: Layout) -> Membership:
-        """World, stages of two ranks and more, owner sets of two ranks and more."""
-        tensor = tuple(stage.ranks for _, _, stage in layout.stages() if stage.tp_size > 1)
+        """World, whom each rank of it exchanges with directly, owner sets of two ranks and more."""
+        links = tuple(partners(layout, rank) for rank in layout.ranks)
         sets = owner_sets(cut_slices(model, layout))
-        return cls(layout.ranks, tensor, tuple(owners for owners in sets if len(owners) > 1))
+        return cls(layout.ranks, links, tuple(owners for owners in sets if len(owners) > 1))
 
     def torch_groups(self) -> list[tuple[int, ...]]:
         """World and owner sets, each set of ranks once, in an order that is the same on all ranks."""
@@ -52,14 +53,6 @@ class Handle:
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         """Start summing `tensor` in place over the group."""
         return self._open().allreduce(tensor)
-
-    def send(self, tensor: torch.Tensor, rank: int, tag: int) -> Work:
-        """Start sending to `rank`; the tensor must stay as it is until the work is done."""
-        return self._open().send([tensor], self._index[rank], tag)
-
-    def receive(self, tensor: torch.Tensor, rank: int, tag: int) -> Work:
-        """Start receiving from `rank` into `tensor`."""
-        return self._open().recv([tensor], self._index[rank], tag)
 
     def close(self) -> None:
         """Let the torch group go."""
@@ -90,11 +83,8 @@ class Groups:
             prefixed = PrefixStore(f"gen{layout.generation}/{number}", store)
             group = ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), _options(timeout_s, device))
             self._handles[ranks] = Handle(ranks, group)
-        self._direct = {
-            ranks: DirectGroup(ranks, rank, PrefixStore(f"gen{layout.generation}/stage{number}", store), timeout_s)
-            for number, ranks in enumerate(self._membership.tensor)
-            if rank in ranks
-        }
+        peers = partners(layout, rank)
+        self._links = Links(rank, peers, PrefixStore(f"gen{layout.generation}/links", store), timeout_s) if store is not None and peers else None
 
     @property
     def world(self) -> Handle | None:
@@ -105,9 +95,10 @@ class Groups:
         """The group over an owner set; None for a single rank."""
         return self._handles[ranks] if len(ranks) > 1 else None
 
-    def stage(self, ranks: tuple[int, ...]) -> DirectGroup | None:
-        """The tensor group of a stage, ranks in the stage's order; None for a single rank."""
-        return self._direct[ranks] if len(ranks) > 1 else None
+    @property
+    def links(self) -> Links | None:
+        """The rank's sockets to its stage's mates and to neighbouring stages; None where it has neither."""
+        return self._links
 
     def fits(self, layout: Layout) -> bool:
         """Whether the layout needs the very same groups, as after a change of the micro-batch split."""
@@ -115,10 +106,11 @@ class Groups:
 
     def close(self) -> None:
         """Drop every group at once."""
-        for group in (*self._handles.values(), *self._direct.values()):
+        for group in self._handles.values():
             group.close()
         self._handles.clear()
-        self._direct.clear()
+        if self._links is not None:
+            self._links.close()
 
 
 def _options(timeout_s: float, device: object) -> ProcessGroupGloo._Options:

@@ -11,7 +11,7 @@ from lurcher.records import Op
 
 
 class Device(Protocol):
-    """The device that a rank's chunks run on: `begin`, then `finish` once, just before the chunk's last tensor collective."""
+    """The device that a rank's chunks run on: `begin`, then `finish` once, just before the chunk's last tensor collective, and `end`."""
 
     def begin(self) -> None:
         """A chunk's own work starts; its input is there."""
@@ -25,6 +25,10 @@ class Device(Protocol):
         """The chunk's own work is done; may wait until it has lasted as long as the device would take."""
         ...
 
+    def end(self) -> None:
+        """The chunk is over, its last collective too."""
+        ...
+
 
 class NullDevice:
     """A device that takes the time it really takes."""
@@ -36,6 +40,9 @@ class NullDevice:
         """Nothing to do."""
 
     def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
+        """Nothing to do."""
+
+    def end(self) -> None:
         """Nothing to do."""
 
 

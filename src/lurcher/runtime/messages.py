@@ -36,7 +36,7 @@ class Ack(_Message, frozen=True):
     """Rank to supervisor: gradients of the iteration are complete and finite on this rank; it waits for the sealed decision.
 
     `events` is an EVENT array as bytes: what the rank did from `start_ns` to `end_ns`, its last acknowledgement to this one.
-    `usage` are int64 pairs (real CPU ns, emulated ns), one a chunk; empty without emulation.
+    `usage` are int64 pairs (real CPU ns, emulated ns), one a chunk and one with 0 for all else; empty without emulation.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""RMSNorm (arXiv 1910.07467, eq. 4), forward and backward. Shapes: x [S, H], weight [H]."""
+"""RMSNorm (arXiv 1910.07467, eq. 4), forward and backward by hand. Shapes: x [S, H], weight [H]."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ class SavedNorm(NamedTuple):
     inverse_rms: torch.Tensor
 
 
-def norm_forward(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, SavedNorm]:
-    """weight * x / rms(x) over the last dimension."""
-    square_sum = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-    inverse_rms = torch.add(weight.new_full((), NORM_EPS), square_sum, alpha=1.0 / x.shape[1]).rsqrt_()
-    unit = x * inverse_rms
-    return unit * weight, SavedNorm(unit, inverse_rms)
+class Norm:
+    """weight * x / rms(x) over the last dimension. Constants are tensors made once: a Python number in a call costs more than the sum."""
 
+    def __init__(self, weight: torch.Tensor, weight_grad: torch.Tensor) -> None:
+        self._weight, self._weight_grad = weight, weight_grad
+        self._eps = weight.new_full((1, 1), NORM_EPS)
+        self._mean = weight.new_full((len(weight), 1), 1.0 / len(weight))
 
-def norm_backward(
-    grad: torch.Tensor, saved: SavedNorm, weight: torch.Tensor, weight_grad: torch.Tensor, residual: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Gradient of the input, plus `residual`'s; the weight's is added to `weight_grad`. `grad` must be complete, not a tensor rank's part."""
-    product = grad * saved.unit
-    weight_grad.add_(product.sum(0))
-    # Row means of unit * (grad * weight): the part of the gradient along the input, which normalising takes away.
-    along = torch.mv(product, weight).unsqueeze_(1)
-    across = (grad * weight).addcmul_(saved.unit, along, value=-1.0 / grad.shape[1])
-    return across.mul_(saved.inverse_rms) if residual is None else torch.addcmul(residual, across, saved.inverse_rms)
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, SavedNorm]:
+        """[S, H], and what backward needs."""
+        inverse_rms = torch.addmm(self._eps, x * x, self._mean).rsqrt_()
+        unit = x * inverse_rms
+        return unit * self._weight, SavedNorm(unit, inverse_rms)
+
+    def backward(self, grad: torch.Tensor, saved: SavedNorm, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Gradient of the input, plus `residual`'s; the weight's is added up. `grad` must be complete, not a tensor rank's part."""
+        product = grad * saved.unit
+        self._weight_grad.add_(product.sum(0))
+        # Row means of unit * (grad * weight): the part of the gradient along the input, which normalising takes away.
+        along = torch.mv(product, self._weight).unsqueeze_(1)
+        across = (grad * self._weight).addcmul_(saved.unit, along, value=-1.0 / grad.shape[1])
+        return across.mul_(saved.inverse_rms) if residual is None else torch.addcmul(residual, across, saved.inverse_rms)

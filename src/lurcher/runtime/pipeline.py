@@ -1,50 +1,21 @@
-"""One iteration of one rank: the schedule's actions, with the activations and gradients that pass between stages.
-
-A hop leads from a stage with a ranks to one with b ranks, where a and b may differ: rank j of the receiving stage gets its
-copy from rank j mod a of the sending one, in either direction, so exactly one copy reaches every receiver.
-"""
+"""One iteration of one rank: the schedule's actions, with the activations and gradients that pass between stages."""
 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 
 import torch
-from torch.distributed import Work
 
 from lurcher.errors import LurcherError
-from lurcher.layout import Layout, Stage
+from lurcher.layout import Layout
 from lurcher.model.schedule import Action, parse, schedule_text
 from lurcher.records import Op
-from lurcher.runtime.context import Context, Tables
+from lurcher.runtime.context import Context, Tables, contexts
 from lurcher.runtime.data import Loader
-from lurcher.runtime.groups import Handle
+from lurcher.runtime.hops import Hop, Hops
 from lurcher.runtime.instruments import Instruments
+from lurcher.runtime.links import HOP, Links
 from lurcher.runtime.stage import StageModel
-
-_TAG_LIMIT = 1 << 30
-
-
-class Hop(NamedTuple):
-    """What a rank exchanges with one neighbouring stage: whom it receives from, whom it sends to."""
-
-    source: int
-    targets: tuple[int, ...]
-
-    @classmethod
-    def between(cls, own: Stage, tp_rank: int, other: Stage) -> Hop:
-        """Seen from rank `tp_rank` of stage `own`."""
-        targets = tuple(rank for i, rank in enumerate(other.ranks) if i % own.tp_size == tp_rank)
-        return cls(other.ranks[tp_rank % other.tp_size], targets)
-
-
-class _Pending(NamedTuple):
-    """A receive that was posted one action ahead, so that the transfer overlaps the chunk before it."""
-
-    work: Work
-    tensor: torch.Tensor
-    source: int
-    seq: int
 
 
 class Pipeline:
@@ -56,7 +27,7 @@ class Pipeline:
         rank: int,
         schedule: str,
         stage: StageModel,
-        world: Handle | None,
+        links: Links | None,
         loader: Loader,
         tables: Tables,
         activation_shape: tuple[int, int],
@@ -65,82 +36,57 @@ class Pipeline:
         where = layout.position(rank)
         stages = layout.replicas[where.dp].stages
         self._actions = _actions(schedule, len(stages), layout.split[where.dp], where.pp)
-        self._first_microbatch = layout.microbatches_of(where.dp).start
+        self._microbatches = layout.microbatches_of(where.dp)
         self._num_microbatches = layout.num_microbatches
-        own = stages[where.pp]
-        self._before = Hop.between(own, where.tp, stages[where.pp - 1]) if where.pp > 0 else None
-        self._behind = Hop.between(own, where.tp, stages[where.pp + 1]) if where.pp + 1 < len(stages) else None
+        self._hops = Hops.of(layout, rank)
         self._event_group = _pipeline_group(layout, rank)
-        self._stage, self._world, self._loader, self._tables, self._shape = stage, world, loader, tables, activation_shape
+        self._stage, self._links, self._loader, self._tables = stage, links, loader, tables
+        self._activation = torch.empty(activation_shape, dtype=tables.dtype, device="meta")
         self._instruments = instruments
         self._contexts: dict[int, Context] = {}
-        self._sends: list[tuple[Work, torch.Tensor]] = []
 
     def run(self, iteration: int) -> float:
         """All chunks of the iteration; returns the sum of the micro-batches' mean losses, 0 where no loss is computed."""
-        self._stage.forget()
+        self._stage.begin_iteration()
         self._contexts.clear()
-        loss_sum = 0.0
-        pending = self._post_receive(iteration, 0)
-        for number, action in enumerate(self._actions):
-            microbatch = self._first_microbatch + action.microbatch
+        for action in self._actions:
+            microbatch = self._microbatches.start + action.microbatch
             if action.kind == "F":
-                self._contexts[microbatch] = self._load(iteration, microbatch)
-            following = self._post_receive(iteration, number + 1)
-            received = self._wait(pending)
-            pending = following
-            if action.kind == "F":
-                output = self._stage.forward(self._contexts[microbatch], received)
-                if self._stage.is_last:
-                    loss_sum += float(output)
-                self._send(output, self._behind, self._seq(iteration, microbatch, is_backward=False))
+                context = self._load(iteration, microbatch)
+                output = self._stage.forward(context, self._receive(self._hops.before, self._seq(iteration, microbatch, is_backward=False)))
+                self._send(output, self._hops.behind, self._seq(iteration, microbatch, is_backward=False))
             else:
+                received = self._receive(self._hops.behind, self._seq(iteration, microbatch, is_backward=True))
                 grad = self._stage.backward(self._contexts.pop(microbatch), received)
-                self._send(grad, self._before, self._seq(iteration, microbatch, is_backward=True))
-        self._finish_sends()
-        return loss_sum
+                self._send(grad, self._hops.before, self._seq(iteration, microbatch, is_backward=True))
+        return self._stage.loss_sum()
 
     def _load(self, iteration: int, microbatch: int) -> Context:
-        start_ns = time.monotonic_ns()
-        context = Context(microbatch, self._loader.microbatch(iteration, microbatch), self._tables)
-        self._instruments.own_work(Op.INPUT, microbatch, start_ns)
-        return context
+        """The context of a micro-batch. Several are made at once, as long as their masks are small: it costs little more than one."""
+        if microbatch not in self._contexts:
+            start_ns = time.monotonic_ns()
+            following = range(microbatch, min(microbatch + self._tables.block, self._microbatches.stop))
+            self._contexts.update(contexts(following, self._loader.microbatches(iteration, following), self._tables))
+            self._instruments.own_work(Op.INPUT, microbatch, start_ns)
+        return self._contexts[microbatch]
 
-    def _post_receive(self, iteration: int, number: int) -> _Pending | None:
-        """Start the receive that action `number` needs; None if it needs none or there is no such action."""
-        if number >= len(self._actions):
-            return None
-        action = self._actions[number]
-        hop = self._before if action.kind == "F" else self._behind
-        if hop is None or self._world is None:
-            return None
-        seq = self._seq(iteration, self._first_microbatch + action.microbatch, is_backward=action.kind == "B")
-        tensor = torch.empty(self._shape, dtype=self._tables.dtype)
-        return _Pending(self._world.receive(tensor, hop.source, seq % _TAG_LIMIT), tensor, hop.source, seq)
-
-    def _wait(self, pending: _Pending | None) -> torch.Tensor | None:
-        if pending is None:
+    def _receive(self, hop: Hop | None, seq: int) -> torch.Tensor | None:
+        if hop is None or self._links is None:
             return None
         self._instruments.beat()
         start_ns = time.monotonic_ns()
-        pending.work.wait()
-        self._record(Op.RECV, pending.tensor, pending.source, pending.seq, start_ns)
-        return pending.tensor
+        tensor = self._links.receive(hop.source, HOP, seq, self._activation)
+        self._record(Op.RECV, tensor, hop.source, seq, start_ns)
+        return tensor
 
     def _send(self, tensor: torch.Tensor, hop: Hop | None, seq: int) -> None:
-        if hop is None or self._world is None:
+        if hop is None or self._links is None:
             return
+        self._instruments.beat()
         for target in hop.targets:
             start_ns = time.monotonic_ns()
-            self._sends.append((self._world.send(tensor, target, seq % _TAG_LIMIT), tensor))
+            self._links.send(target, HOP, seq, tensor)
             self._record(Op.SEND, tensor, target, seq, start_ns)
-
-    def _finish_sends(self) -> None:
-        """Wait until every send has left; the tensors are kept that long."""
-        self._instruments.beat()
-        for work, _ in self._sends:
-            work.wait()
-        self._sends.clear()
 
     def _seq(self, iteration: int, microbatch: int, *, is_backward: bool) -> int:
         """Number of a transfer, the same at both its ends and different for all transfers of a generation."""

@@ -26,7 +26,7 @@ class StepReport(msgspec.Struct, frozen=True):
     window_ns: dict[int, tuple[int, int]]
     """Per rank: from its last acknowledgement to this one."""
     usage: NDArray[np.int64]
-    """(real CPU ns, emulated ns) per chunk; shape (chunks, 2)."""
+    """(real CPU ns, emulated ns) per chunk, and per rank (ns, 0) for all else; shape (chunks + ranks, 2)."""
 
 
 class Director(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 from typing import NamedTuple
@@ -44,9 +45,10 @@ class StageModel:
         self._emulated_layers = len(chunk) + (config.pace.head_layers if self.is_last else 0.0)
         self._loss_weight = 1.0 / layout.num_microbatches
         self._saved: dict[int, _Saved] = {}
+        self._losses: list[torch.Tensor] = []
 
     def forward(self, context: Context, x: torch.Tensor | None) -> torch.Tensor:
-        """The stage's output [S, H], or the micro-batch's mean loss (a scalar) on the last stage. `x` is None on the first."""
+        """The stage's output [S, H], which nobody needs on the last stage. `x` is None on the first."""
         start_ns = self._begin(Op.FORWARD, context, SUMS_PER_LAYER * len(self._layers) + self.is_first + self.is_last)
         if self._embedding is not None:
             x = self._embedding.forward(context)
@@ -56,9 +58,7 @@ class StageModel:
             x, saved_attention = attention.forward(x, context)
             x, saved_feed_forward = feed_forward.forward(x, context)
             saved_layers.append((saved_attention, saved_feed_forward))
-        saved_head = None
-        if self._head is not None:
-            x, saved_head = self._head.forward(x, context)
+        saved_head = self._head.forward(x, context) if self._head is not None else None
         self._saved[context.microbatch] = _Saved(saved_layers, saved_head)
         self._end(Op.FORWARD, context, start_ns)
         return x
@@ -68,7 +68,8 @@ class StageModel:
         start_ns = self._begin(Op.BACKWARD, context, SUMS_PER_LAYER * len(self._layers) + self.is_last)
         saved = self._saved.pop(context.microbatch)
         if self._head is not None and saved.head is not None:
-            grad = self._head.backward(saved.head, self._loss_weight)
+            grad, loss = self._head.backward(saved.head, self._loss_weight)
+            self._losses.append(loss)
         assert grad is not None
         for (attention, feed_forward), (saved_attention, saved_feed_forward) in zip(reversed(self._layers), reversed(saved.layers), strict=True):
             grad = feed_forward.backward(grad, saved_feed_forward, context)
@@ -78,9 +79,14 @@ class StageModel:
         self._end(Op.BACKWARD, context, start_ns)
         return grad
 
-    def forget(self) -> None:
+    def begin_iteration(self) -> None:
         """Drop the micro-batches that never came back, after an iteration was broken off."""
         self._saved.clear()
+        self._losses.clear()
+
+    def loss_sum(self) -> float:
+        """Sum of the mean losses of this iteration's micro-batches; 0 where the stage is not the last."""
+        return math.fsum(loss.item() for loss in self._losses)
 
     def _begin(self, phase: Op, context: Context, num_collectives: int) -> int:
         instruments = self._instruments
@@ -92,5 +98,6 @@ class StageModel:
 
     def _end(self, phase: Op, context: Context, start_ns: int) -> None:
         self._group.end_chunk()
+        self._instruments.device.end()
         only_chunk = 0
         self._instruments.record(phase, -1, context.microbatch, only_chunk, 0, 0, start_ns, time.monotonic_ns())

@@ -95,9 +95,10 @@ class RankLoop:
     def run(self) -> None:
         """All iterations, from the first Go to the last seal."""
         send(self._conn, Ready(self._rank, os.getpid()))
-        # What start-up left behind is never garbage: keep the collector from walking it in the middle of an iteration.
+        # What start-up left behind is never garbage; and what comes is collected between iterations, while this rank waits anyway.
         gc.collect()
         gc.freeze()
+        gc.disable()
         self._expect_go(2.0 * self._config.run.start_deadline_s)
         window_ns = time.monotonic_ns()
         for iteration in range(self._config.job.iterations):
@@ -119,6 +120,7 @@ class RankLoop:
     def _obey_seal(self) -> bool:
         """Wait for the decision, step or discard, cross the border; True at the end of the job."""
         start_ns = time.monotonic_ns()
+        gc.collect()
         seal = self._receive(self._patience_s, "the sealed decision")
         self._recorder.record(Op.COMMIT_WAIT, 0, self.iteration, -1, 0, 0, start_ns, time.monotonic_ns())
         if not isinstance(seal, Seal) or (seal.generation, seal.iteration) != (self._layout.generation, self.iteration):

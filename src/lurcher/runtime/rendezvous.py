@@ -1,0 +1,82 @@
+"""How ranks find each other's sockets: through the store, each proving to the other that it belongs to the job."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from torch.distributed import Store
+
+from lurcher.errors import DeadlineExpired
+
+_TOKEN_BYTES = 8
+_RANK_BYTES = 4
+
+
+@dataclass
+class Peer:
+    """Another rank, its socket, what came from it that is not yet a whole message, and whether it has closed its end."""
+
+    rank: int
+    socket: socket.socket
+    pending: bytearray = field(default_factory=bytearray)
+    has_ended: bool = False
+
+
+def meet(rank: int, peers: Collection[int], store: Store, timeout_s: float) -> dict[int, Peer]:
+    """A socket to every one of `peers`, which must name `rank` in turn: the lower rank of a pair listens, the other one connects.
+
+    Raises DeadlineExpired with the ranks that did not come within `timeout_s`.
+    """
+    found: dict[int, socket.socket] = {}
+    try:
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        with _listener(len(peers)) as listener:
+            listener.settimeout(timeout_s)
+            store.set(str(rank), f"{listener.getsockname()[1:].hex()} {token.hex()}")
+            for lower in sorted(other for other in peers if other < rank):
+                name, expected = store.get(str(lower)).decode().split()
+                found[lower] = _connect(b"\0" + bytes.fromhex(name), timeout_s)
+                found[lower].sendall(bytes.fromhex(expected) + rank.to_bytes(_RANK_BYTES, "big"))
+            while len(found) < len(peers):
+                _accept(listener, token, timeout_s, found)
+    except TimeoutError:
+        missing = sorted(set(peers) - set(found))
+        raise DeadlineExpired(f"rank {rank} waited {timeout_s:g} s to connect to ranks {missing}") from None
+    for peer in found.values():
+        peer.setblocking(False)
+    return {other: Peer(other, found[other]) for other in sorted(found)}
+
+
+def _accept(listener: socket.socket, token: bytes, timeout_s: float, found: dict[int, socket.socket]) -> None:
+    """Let one connection in; one without the token is some other local process, and turned away."""
+    peer, _ = listener.accept()
+    peer.settimeout(timeout_s)
+    hello = bytearray(_TOKEN_BYTES + _RANK_BYTES)
+    received = 0
+    while received < len(hello):
+        count = peer.recv_into(memoryview(hello)[received:])
+        if count == 0:
+            break
+        received += count
+    if received == len(hello) and hello[:_TOKEN_BYTES] == token:
+        found[int.from_bytes(hello[_TOKEN_BYTES:], "big")] = peer
+    else:
+        peer.close()
+
+
+def _listener(num_peers: int) -> socket.socket:
+    """Listening under a name that the kernel chooses, which goes with the socket: no port, no file."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind("")
+    listener.listen(max(1, num_peers))
+    return listener
+
+
+def _connect(name: bytes, timeout_s: float) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    peer.settimeout(timeout_s)
+    peer.connect(name)
+    return peer
