@@ -35,7 +35,9 @@ step_deadline_s = {step_deadline_s}
 class JobProcess:
     """One running `lurcher train`."""
 
-    def __init__(self, folder: Path, *options: str, tp: int = 2, pp: int = 1, dp: int = 2, iterations: int = 400, step_deadline_s: float = 20.0) -> None:
+    def __init__(
+        self, folder: Path, *options: str, tp: int = 2, pp: int = 1, dp: int = 2, iterations: int = 400, step_deadline_s: float = 20.0
+    ) -> None:
         self.run_dir = folder / "run"
         job = folder / "job.toml"
         job.write_text(SMALL_JOB.format(tp=tp, pp=pp, dp=dp, iterations=iterations, step_deadline_s=step_deadline_s))

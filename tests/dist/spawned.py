@@ -27,16 +27,25 @@ DEADLINE_S = 150.0
 
 
 class Job(NamedTuple):
-    """`iterations` of training; `splits` are pairs of an iteration and the split that is adopted before it."""
+    """`iterations` of training; `splits` and `layouts` are pairs of an iteration and what is adopted before it."""
 
     name: str
     config: JobConfig
     layout: Layout
     iterations: int = 10
     splits: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    layouts: tuple[tuple[int, Layout], ...] = ()
+
+    @property
+    def all_ranks(self) -> tuple[int, ...]:
+        """Working and standby ranks."""
+        return tuple(sorted((*self.layout.ranks, *self.layout.standby)))
 
     def layout_at(self, iteration: int, present: Layout) -> Layout:
         """The layout of an iteration, given the one before it."""
+        layout = dict(self.layouts).get(iteration)
+        if layout is not None:
+            return msgspec.structs.replace(layout, generation=present.generation + 1)
         split = dict(self.splits).get(iteration)
         return present if split is None else present.with_split(split)
 
@@ -52,6 +61,7 @@ class RankResult(NamedTuple):
     events: list[np.ndarray]
     generations: list[int]
     num_beats: int
+    received_bytes: list[int]
 
 
 def run_jobs(jobs: list[Job]) -> dict[str, dict[int, RankResult]]:
@@ -61,7 +71,7 @@ def run_jobs(jobs: list[Job]) -> dict[str, dict[int, RankResult]]:
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
     # Generations keep the jobs apart in the one store.
     jobs = [job._replace(layout=msgspec.structs.replace(job.layout, generation=100 * number)) for number, job in enumerate(jobs)]
-    world_size = max(len(job.layout.ranks) for job in jobs)
+    world_size = max(max(job.all_ranks) for job in jobs) + 1
     deadline = time.monotonic() + DEADLINE_S
     processes, pipes = [], []
     try:
@@ -74,7 +84,7 @@ def run_jobs(jobs: list[Job]) -> dict[str, dict[int, RankResult]]:
             pipes.append(ours)
         results: dict[str, dict[int, RankResult]] = {job.name: {} for job in jobs}
         for job in jobs:
-            for rank in job.layout.ranks:
+            for rank in job.all_ranks:
                 results[job.name][rank] = _receive(pipes[rank], deadline, f"job {job.name} on rank {rank}")
         return results
     finally:
@@ -98,7 +108,7 @@ def _serve(rank: int, port: int, jobs: list[Job], pipe: Connection) -> None:
     torch.set_num_threads(1)
     store = TCPStore(LOOPBACK, port, is_master=False)
     for job in jobs:
-        if rank not in job.layout.ranks:
+        if rank not in job.all_ranks:
             continue
         try:
             pipe.send(run_rank(job, rank, store))
@@ -113,11 +123,12 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
     beats: list[tuple[int, int]] = []
     engine = Engine(job.config, job.layout, rank, store, recorder, NullDevice(), lambda *beat: beats.append(beat), GROUP_TIMEOUT_S)
     grads: dict[str, torch.Tensor] = {}
-    losses, norms, rates, events, generations = [], [], [], [], []
+    losses, norms, rates, events, generations, received_bytes = [], [], [], [], [], []
     for iteration in range(job.iterations):
         layout = job.layout_at(iteration, engine.layout)
         if layout is not engine.layout:
             engine.adopt(layout)
+            received_bytes.append(engine.received_bytes)
         result = engine.compute(iteration)
         assert result.finite
         grads = {name: value for name, value in engine.state().items() if name.startswith("grad/")}
@@ -130,4 +141,4 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
     state = {name: value.numpy() for name, value in (engine.state() | grads).items()}
     digests = engine.digests()
     engine.close()
-    return RankResult(state, digests, losses, norms, rates, events, generations, len(beats))
+    return RankResult(state, digests, losses, norms, rates, events, generations, len(beats), received_bytes)

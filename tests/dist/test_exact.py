@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from comparison import owners_of_slices, worst_error
 from reference import Trained, train
 from spawned import Job, RankResult, run_jobs, run_rank
 
@@ -103,26 +103,6 @@ def key_of(job: Job) -> bytes:
     return msgspec.json.encode((job.config.model, job.config.job))
 
 
-def worst_error(ranks: dict[int, RankResult], reference: Trained) -> dict[str, float]:
-    """Per kind the largest of max|a - b| / max|b| over tensors; every element of every rank is compared, and none is missing."""
-    worst: dict[str, float] = defaultdict(float)
-    covered: dict[str, set[int]] = defaultdict(set)
-    largest: dict[str, float] = defaultdict(float)
-    for result in ranks.values():
-        for name, value in result.state.items():
-            tensor, first, end = re.fullmatch(r"(.*)\[(\d+):(\d+)\]", name).groups()
-            whole = reference.state[tensor].numpy()
-            expected = whole[int(first) : int(end)] if whole.ndim > 1 else whole
-            assert value.shape == expected.shape and value.dtype == expected.dtype
-            largest[tensor] = max(largest[tensor], float(np.abs(value - expected).max()) / float(np.abs(whole).max()))
-            covered[tensor] |= set(range(int(first), int(end)))
-    for tensor, whole in reference.state.items():
-        assert covered[tensor] == set(range(len(whole) if whole.ndim > 1 else 1)), tensor
-        kind = tensor.split("/")[0]
-        worst[kind] = max(worst[kind], largest[tensor])
-    return dict(worst)
-
-
 @every_job
 def test_state_equals_the_single_process(name, results, references):
     job = BY_NAME[name]
@@ -147,13 +127,7 @@ def test_losses_and_norms_equal_the_single_process_and_have_the_same_bits_on_all
 
 @every_job
 def test_all_owners_of_a_slice_hold_the_same_bits(name, results):
-    seen: dict[str, set[str]] = defaultdict(set)
-    num_owners = Counter()
-    for result in results[name].values():
-        for piece, digest in result.digests.items():
-            seen[piece].add(digest)
-            num_owners[piece] += 1
-    assert all(len(digests) == 1 for digests in seen.values())
+    num_owners = owners_of_slices(results[name])
     if len(BY_NAME[name].layout.replicas) > 1:
         assert min(num_owners.values()) >= 2
 
@@ -222,9 +196,10 @@ def lone_engine() -> Engine:
     return Engine(job.config, job.layout, 0, None, Recorder(0), NullDevice(), lambda i, c: None, 1.0)
 
 
-def test_a_layout_that_moves_atoms_is_refused(lone_engine):
-    with pytest.raises(LurcherError, match="other atoms, owners"):
-        lone_engine.adopt(msgspec.structs.replace(uniform(2, 1, 1), generation=1))
+def test_a_layout_with_another_global_batch_is_refused(lone_engine):
+    other = Layout.uniform(tp=1, pp=1, dp=1, num_layers=NUM_LAYERS, num_microbatches=NUM_MICROBATCHES + 1)
+    with pytest.raises(LurcherError, match="the global batch never changes"):
+        lone_engine.adopt(other)
 
 
 def test_nothing_can_be_stepped_on_after_a_discard(lone_engine):

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.dist.job_process import JobProcess, alive, children_of_session, eventually
 
 pytestmark = pytest.mark.timeout(180)

@@ -22,6 +22,10 @@ class AdamW:
         self._storage = storage
         self.num_steps = 0
 
+    def adopt(self, storage: Storage) -> None:
+        """Go on with another storage, whose moments have come along; the count of steps is every rank's."""
+        self._storage = storage
+
     def learning_rate(self, iteration: int) -> float:
         """Linear warm-up, then constant: a function of the iteration only, never of the layout."""
         warmup = self._section.warmup_iterations

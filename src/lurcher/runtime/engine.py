@@ -7,14 +7,16 @@ rank ever steps on gradients that another one did not have.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 
 from lurcher.config import JobConfig
 from lurcher.errors import LurcherError
@@ -28,12 +30,15 @@ from lurcher.runtime.gradients import GradientSync
 from lurcher.runtime.groups import Groups
 from lurcher.runtime.head import vocabulary_rows
 from lurcher.runtime.instruments import Device, Instruments
-from lurcher.runtime.owners import cut_slices, slices_of
+from lurcher.runtime.links import Links
+from lurcher.runtime.migrate import exchange, keep, partners_of
+from lurcher.runtime.owners import Slice, cut_slices, slices_of
 from lurcher.runtime.pipeline import Pipeline
-from lurcher.runtime.shapes import Held, check_model, held_tensors
+from lurcher.runtime.shapes import Held, check_model, held_tensors, tensor_specs
 from lurcher.runtime.stage import StageModel
 from lurcher.runtime.storage import Storage
 from lurcher.runtime.tensor_parallel import TensorGroup
+from lurcher.runtime.transfer import least_moves
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -45,6 +50,13 @@ class StepResult(msgspec.Struct, frozen=True):
     loss: float
     grad_norm: float
     finite: bool
+
+
+class _Work(NamedTuple):
+    """What a working rank does in an iteration."""
+
+    pipeline: Pipeline
+    sync: GradientSync
 
 
 class Engine:
@@ -73,12 +85,13 @@ class Engine:
         self._instruments = Instruments(recorder, device, progress)
         self._loader = Loader(job.corpus, job.seed, model.seq_len, layout.num_microbatches, bucketed=job.bucketed)
         self._layout, self._slices, self._held = layout, cut_slices(model, layout), held_tensors(model, layout, rank)
-        self._storage = Storage(model, job.seed, self._held, slices_of(self._slices, rank), self._dtype)
-        self._tables = Tables(model, self._dtype, vocabulary_rows(self._held))
+        self._storage = Storage(self._held, slices_of(self._slices, rank), self._dtype)
+        self._storage.fill_initial(model, job.seed)
         self._optimizer = AdamW(config.optim, self._storage)
         self._groups = Groups(model, layout, rank, store, timeout_s)
-        self._pipeline, self._sync = self._wire(layout)
+        self._work = self._wire(layout)
         self._result: StepResult | None = None
+        self.received_bytes = 0
 
     @property
     def layout(self) -> Layout:
@@ -95,12 +108,18 @@ class Engine:
         return self._optimizer.learning_rate(iteration)
 
     def compute(self, iteration: int) -> StepResult:
-        """Forward and backward of this rank's part, gradients summed over their owners, norm and loss agreed on. Takes no step."""
-        self._result = None
+        """Forward and backward of this rank's part, gradients summed over their owners, norm and loss agreed on. Takes no step.
+
+        A standby rank computes nothing, and knows neither loss nor norm (NaN); its step only counts.
+        """
         self._instruments.begin_iteration(iteration)
         self._storage.grad.zero_()
+        if self._work is None:
+            self._result = StepResult(math.nan, math.nan, True)
+            return self._result
+        self._result = None
         with torch.inference_mode():
-            totals = self._sync.run(self._pipeline.run(iteration))
+            totals = self._work.sync.run(self._work.pipeline.run(iteration))
         self._result = StepResult(totals.loss, totals.grad_norm, totals.finite)
         return self._result
 
@@ -120,21 +139,44 @@ class Engine:
         self._result = None
 
     def adopt(self, layout: Layout) -> None:
-        """Go on under the next generation's layout. It may split micro-batches otherwise, but every rank keeps its atoms."""
+        """Go on under the next generation's layout: atoms that ranks lack move, groups are made anew where they changed.
+
+        `received_bytes` is what this rank then received. Every rank of both layouts must call it at the same border.
+        """
         check_model(self._config.model, layout)
         _check_supported(layout)
-        slices, held = cut_slices(self._config.model, layout), self._held_under(layout)
-        if slices != self._slices or held != self._held or layout.num_microbatches != self._layout.num_microbatches:
+        if layout.num_microbatches != self._layout.num_microbatches:
             raise LurcherError(
-                f"generation {layout.generation} gives rank {self._rank} other atoms, owners or another global batch than generation"
-                f" {self._layout.generation}; the engine can change the split of micro-batches only"
+                f"generation {layout.generation} has {layout.num_microbatches} micro-batches an iteration instead of {self._layout.num_microbatches};"
+                " the global batch never changes"
             )
+        slices, held = cut_slices(self._config.model, layout), held_tensors(self._config.model, layout, self._rank)
+        self.received_bytes = 0
+        if slices != self._slices:
+            self._move(layout.generation, slices, held)
         if not self._groups.fits(layout):
             self._groups.close()
             self._groups = Groups(self._config.model, layout, self._rank, self._store, self._timeout_s)
-        self._layout = layout
-        self._pipeline, self._sync = self._wire(layout)
+        self._layout, self._slices, self._held = layout, slices, held
+        self._work = self._wire(layout)
         self.discard()
+
+    def _move(self, generation: int, slices: tuple[Slice, ...], held: tuple[Held, ...]) -> None:
+        """Build the state that the new slices ask for beside the old one, and let the old one go."""
+        sizes = {spec.name: spec.atom_size for spec in tensor_specs(self._config.model)}
+        moves = least_moves(self._slices, slices, sizes)
+        new = Storage(held, slices_of(slices, self._rank), self._dtype)
+        keep(self._storage, new, slices_of(self._slices, self._rank))
+        partners = partners_of(moves, self._rank)
+        if partners:
+            assert self._store is not None  # there is another rank, so there was a store to meet at
+            links = Links(self._rank, partners, PrefixStore(f"gen{generation}/moves", self._store), self._timeout_s)
+            try:
+                self.received_bytes = exchange(self._storage, new, moves, self._rank, links)
+            finally:
+                links.close()
+        self._storage = new
+        self._optimizer.adopt(new)
 
     def workload(self, iteration: int) -> npt.NDArray[np.void]:
         """WORKLOAD rows of all global micro-batches of the iteration."""
@@ -165,11 +207,10 @@ class Engine:
         """Drop the groups; the engine computes no more."""
         self._groups.close()
 
-    def _held_under(self, layout: Layout) -> tuple[Held, ...]:
-        return held_tensors(self._config.model, layout, self._rank) if self._rank in layout.ranks else ()
-
-    def _wire(self, layout: Layout) -> tuple[Pipeline, GradientSync]:
-        """Everything that depends on the layout and keeps no state of the training."""
+    def _wire(self, layout: Layout) -> _Work | None:
+        """Everything that depends on the layout and keeps no state of the training; None for a standby rank."""
+        if self._rank not in layout.ranks:
+            return None
         where = layout.position(self._rank)
         stage = layout.replicas[where.dp].stages[where.pp]
         event_group = next((group.id for group in layout.groups() if group.kind == "tp" and group.ranks == stage.ranks), -1)
@@ -177,8 +218,9 @@ class Engine:
         model = StageModel(self._config, layout, self._rank, self._storage, group, self._instruments)
         shape = (self._config.model.seq_len, self._config.model.hidden)
         schedule, links = self._config.layout.schedule, self._groups.links
-        pipeline = Pipeline(layout, self._rank, schedule, model, links, self._loader, self._tables, shape, self._instruments)
-        return pipeline, GradientSync(layout, self._rank, self._slices, self._storage, self._groups, self._instruments)
+        tables = Tables(self._config.model, self._dtype, vocabulary_rows(self._held))
+        pipeline = Pipeline(layout, self._rank, schedule, model, links, self._loader, tables, shape, self._instruments)
+        return _Work(pipeline, GradientSync(layout, self._rank, self._slices, self._storage, self._groups, self._instruments))
 
 
 def _check_supported(layout: Layout) -> None:

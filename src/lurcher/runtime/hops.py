@@ -41,7 +41,9 @@ class Hops(NamedTuple):
 
 
 def partners(layout: Layout, rank: int) -> tuple[int, ...]:
-    """The ranks that `rank` exchanges with directly: the mates of its stage and the other ends of its hops, sorted."""
+    """The ranks that `rank` exchanges with directly: the mates of its stage and the other ends of its hops, sorted. None for a standby."""
+    if rank not in layout.ranks:
+        return ()
     where = layout.position(rank)
     mates = layout.replicas[where.dp].stages[where.pp].ranks
     return tuple(sorted((Hops.of(layout, rank).ranks | set(mates)) - {rank}))

@@ -114,7 +114,9 @@ def atom_range(spec: TensorSpec, stage: Stage, tp_rank: int) -> tuple[int, int]:
 
 
 def held_tensors(model: ModelSection, layout: Layout, rank: int) -> tuple[Held, ...]:
-    """All that `rank` holds, in canonical order."""
+    """All that `rank` holds, in canonical order; nothing for a standby."""
+    if rank not in layout.ranks:
+        return ()
     where = layout.position(rank)
     stage = layout.replicas[where.dp].stages[where.pp]
     return tuple(Held(spec, *atom_range(spec, stage, where.tp)) for spec in tensor_specs(model) if holds(spec, layout, where.dp, where.pp))

@@ -17,16 +17,16 @@ from lurcher.runtime.shapes import Held
 
 
 class Storage:
-    """What `rank` holds. `param`, `grad`, `exp_avg`, `exp_avg_sq` are flat; `weight` and `weight_grad` are views by tensor name.
+    """What a rank holds, all zero. `param`, `grad`, `exp_avg`, `exp_avg_sq` are flat; `weight` and `weight_grad` are views by tensor name.
 
     The first `num_split` elements are split tensors (they decay), the rest is held whole by every rank of the stage (norms).
     """
 
-    def __init__(self, model: ModelSection, seed: int, held: Sequence[Held], slices: Sequence[Slice], dtype: torch.dtype) -> None:
+    def __init__(self, held: Sequence[Held], slices: Sequence[Slice], dtype: torch.dtype) -> None:
         self.held = _arranged(held, slices)
         num_elements = sum(h.num_elements for h in self.held)
         self.num_split = sum(h.num_elements for h in self.held if h.spec.split)
-        self.param = torch.empty(num_elements, dtype=dtype)
+        self.param = torch.zeros(num_elements, dtype=dtype)
         self.grad = torch.zeros(num_elements, dtype=dtype)
         self.exp_avg = torch.zeros(num_elements, dtype=dtype)
         self.exp_avg_sq = torch.zeros(num_elements, dtype=dtype)
@@ -39,9 +39,13 @@ class Storage:
             self._start[h.spec.name] = start
             self.weight[h.spec.name] = self.param[start:end].view(h.shape)
             self.weight_grad[h.spec.name] = self.grad[start:end].view(h.shape)
-            self.weight[h.spec.name].copy_(torch.from_numpy(initial_values(model, seed, h)))
             start = end
         self._by_name = {h.spec.name: h for h in self.held}
+
+    def fill_initial(self, model: ModelSection, seed: int) -> None:
+        """Give every parameter its initial value."""
+        for h in self.held:
+            self.weight[h.spec.name].copy_(torch.from_numpy(initial_values(model, seed, h)))
 
     def span(self, piece: Slice) -> tuple[int, int]:
         """(start, end) of a slice that this rank owns, in elements of the flat tensors."""
