@@ -132,6 +132,11 @@ class Layout(msgspec.Struct, frozen=True):
         return tuple(sorted(r for _, _, stage in self.stages() for r in stage.ranks))
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """Working and standby ranks, sorted: every process of the job."""
+        return tuple(sorted((*self.ranks, *self.standby)))
+
+    @property
     def world_size(self) -> int:
         """Number of working and standby ranks."""
         return len(self.ranks) + len(self.standby)

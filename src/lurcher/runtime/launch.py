@@ -73,10 +73,10 @@ def start_ranks(
 ) -> tuple[list[RankProcess], MutableSequence[int]]:
     """Start one process per rank; returns them with the shared progress array (`num_progress_fields` int64 per rank)."""
     context = warm_context()
-    progress: MutableSequence[int] = context.RawArray("q", (max(layout.ranks) + 1) * num_progress_fields)
+    progress: MutableSequence[int] = context.RawArray("q", (max(layout.members) + 1) * num_progress_fields)
     started: list[RankProcess] = []
     try:
-        for rank in layout.ranks:
+        for rank in layout.members:
             ours, theirs = context.Pipe()
             spec = msgspec.msgpack.encode(Spec(rank, config, layout, LOOPBACK, port))
             process = context.Process(target=rank_main, args=(spec, theirs, progress), name=f"lurcher-rank-{rank}", daemon=True)

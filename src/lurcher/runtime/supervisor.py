@@ -47,7 +47,7 @@ class Supervisor:
         self._places = {p.rank: p for p in places}
         self._director = director
         self._should_stop = should_stop
-        self._ledger = Ledger(layout.ranks)
+        self._ledger = Ledger(layout.members)
         self._ranks: dict[int, launch.RankProcess] = {}
         self._progress: MutableSequence[int] = []
         self._iteration = 0
@@ -85,7 +85,7 @@ class Supervisor:
             border = self._seal(acks, stop=self._iteration == last)
             report = _report(self._iteration, self._layout, acks)
             if border.layout is not None:
-                self._ledger.advance(border.layout.generation, border.layout.ranks)
+                self._ledger.advance(border.layout.generation, border.layout.members)
                 self._layout = border.layout
             self._director.observe(report)
             self._hold(border)
@@ -196,8 +196,10 @@ class _Interrupted(Exception):
 
 
 def _report(iteration: int, layout: Layout, acks: dict[int, Ack]) -> StepReport:
-    first = acks[min(acks)]
-    events = np.concatenate([np.frombuffer(ack.events, dtype=EVENT) for ack in acks.values()])
-    usage = np.concatenate([np.frombuffer(ack.usage, dtype="<i8").reshape(-1, 2) for ack in acks.values()])
-    windows = {rank: (ack.start_ns, ack.end_ns) for rank, ack in acks.items()}
+    """What the working ranks did; a standby only waited."""
+    working = [acks[rank] for rank in layout.ranks]
+    first = working[0]
+    events = np.concatenate([np.frombuffer(ack.events, dtype=EVENT) for ack in working])
+    usage = np.concatenate([np.frombuffer(ack.usage, dtype="<i8").reshape(-1, 2) for ack in working])
+    windows = {ack.rank: (ack.start_ns, ack.end_ns) for ack in working}
     return StepReport(iteration, layout, first.loss, first.grad_norm, first.lr, events, windows, usage)
