@@ -29,6 +29,7 @@ seq_len = 32
 token_us = 60.0
 [run]
 step_deadline_s = {step_deadline_s}
+on_death = "{on_death}"
 """
 
 
@@ -36,11 +37,19 @@ class JobProcess:
     """One running `lurcher train`."""
 
     def __init__(
-        self, folder: Path, *options: str, tp: int = 2, pp: int = 1, dp: int = 2, iterations: int = 400, step_deadline_s: float = 20.0
+        self,
+        folder: Path,
+        *options: str,
+        tp: int = 2,
+        pp: int = 1,
+        dp: int = 2,
+        iterations: int = 400,
+        step_deadline_s: float = 20.0,
+        on_death: str = "end",
     ) -> None:
         self.run_dir = folder / "run"
         job = folder / "job.toml"
-        job.write_text(SMALL_JOB.format(tp=tp, pp=pp, dp=dp, iterations=iterations, step_deadline_s=step_deadline_s))
+        job.write_text(SMALL_JOB.format(tp=tp, pp=pp, dp=dp, iterations=iterations, step_deadline_s=step_deadline_s, on_death=on_death))
         command = [sys.executable, "-m", "lurcher", "train", str(job), "--run-dir", str(self.run_dir), "--json", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=folder)
         self.pids: dict[int, int] = {}

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lurcher.config import DetectSection, PlanSection
+from lurcher.control.background import Planner
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.orders import BenchReport, Outbox, StepSummary
+from lurcher.control.orders import BenchReport, Outbox, PlanReport, StepSummary
 from lurcher.layout import Layout
 from lurcher.model.critical_path import compile_schedule, finish_times
 from lurcher.model.schedule import schedule_text
@@ -107,14 +108,21 @@ def _rows(iteration: int, layout: Layout, chunks: np.ndarray, workload: np.ndarr
     return rows
 
 
-def drive(job: PaperJob, num_iterations: int, plan: PlanSection | None = None) -> tuple[Coordinator, list[Outbox]]:
-    """Run the job on paper to its end; returns the coordinator and everything it said."""
+def drive(
+    job: PaperJob, num_iterations: int, plan: PlanSection | None = None, planner: Planner | None = None, thinks: int = 1
+) -> tuple[Coordinator, list[Outbox]]:
+    """Run the job on paper to its end; returns the coordinator and everything it said. A planner answers after `thinks` iterations."""
     coordinator = Coordinator(DetectSection(), plan or PlanSection(), job.layout, "1f1b", emulated=True)
     layout, out, said, pause_s = job.layout, Outbox(), [], 0.0
+    answers: list[tuple[int, PlanReport]] = []
     for iteration in range(num_iterations):
+        while answers and answers[0][0] <= iteration:
+            said.append(coordinator.step(float(iteration), answers.pop(0)[1]))
         step = job.step(iteration, layout, pause_s)
         border, out = out, coordinator.step(float(iteration), step)
         said.append(out)
+        if out.problem is not None and planner is not None:
+            answers.append((iteration + thinks, PlanReport(iteration, out.problem, planner(out.problem), 0.25)))
         pause_s = 0.0
         if border.bench:
             answer = coordinator.step(float(iteration), job.benchmark(border.bench, iteration))

@@ -22,7 +22,8 @@ HOP_S = 0.0002
 class Job:
     """A job with TP, PP and DP; `run` gives the workload, chunks and duration of the next iteration."""
 
-    def __init__(self, seed: int, noise: float = 0.02, fixed_tokens: bool = False, outliers: float = 0.0) -> None:
+    def __init__(self, seed: int, noise: float = 0.02, fixed_tokens: bool = False, outliers: float = 0.0, schedule: str = "1f1b") -> None:
+        self.schedule = schedule
         self.rng = np.random.default_rng(seed)
         self.data = np.random.default_rng([seed, 1])  # apart, so that the work does not depend on the layout that runs it
         self.noise, self.fixed_tokens, self.outliers = noise, fixed_tokens, outliers
@@ -48,7 +49,7 @@ class Job:
         longest = 0.0
         for d, replica in enumerate(layout.replicas):
             mine = list(layout.microbatches_of(d))
-            texts = schedule_text("1f1b", len(replica.stages), len(mine))
+            texts = schedule_text(self.schedule, len(replica.stages), len(mine))
             durations = {}
             for s, stage in enumerate(replica.stages):
                 for word in texts[s].split():
@@ -60,20 +61,20 @@ class Job:
 
     def chunk(self, chunks: list[tuple[Any, ...]], layout: Layout, s: int, stage: Stage, kind: str, microbatch: int, work: Any, slow: Any) -> float:
         """Duration of one chunk on a stage; its ranks' rows go to `chunks`."""
-        forward = kind == "F"
+        phase = {"F": Op.FORWARD, "B": Op.BACKWARD, "W": Op.WEIGHT}[kind]
+        effort = {"F": 1.0, "B": 1.2 if self.schedule == "zb_h1" else 2.1, "W": 0.9}[kind]
         layers = stage.num_layers + (0.3 if s == len(layout.replicas[0].stages) - 1 else 0.0)  # the head
         busy, gap = {}, {}
         for rank, share in zip(stage.ranks, stage.shares, strict=True):
             nominal = 3e-4 + layers * share / sum(stage.shares) * (
                 2e-6 * float(work["num_tokens"]) ** 1.03 + 4e-8 * float(work["sum_len_sq"]) ** 0.97
             )
-            busy[rank] = nominal * (1.0 if forward else 2.1) * self.device[rank] * slow.get(rank, 1.0) * float(self.rng.lognormal(0, self.noise))
+            busy[rank] = nominal * effort * self.device[rank] * slow.get(rank, 1.0) * float(self.rng.lognormal(0, self.noise))
             if self.rng.random() < self.outliers:
                 busy[rank] *= 5.0
             gap[rank] = 2e-4 * float(self.rng.lognormal(0, 0.3))
         transfer = 4e-4 * float(self.rng.lognormal(0, 0.1)) if len(stage.ranks) > 1 else 0.0
         together = max(busy[r] + gap[r] for r in stage.ranks)
-        phase = Op.FORWARD if forward else Op.BACKWARD
         chunks += [(r, microbatch, phase, busy[r], together - busy[r] - gap[r], transfer, gap[r]) for r in stage.ranks]
         return together + transfer
 
@@ -86,7 +87,7 @@ def run_pipeline(texts: tuple[str, ...], durations: Mapping[tuple[int, str], flo
             while words:
                 word = words[0]
                 source = (s - 1, word) if word[0] == "F" else (s + 1, word)
-                inside = 0 <= source[0] < len(texts)
+                inside = 0 <= source[0] < len(texts) and word[0] != "W"  # a W needs its own B only, which the text puts before it
                 if inside and source not in ends:
                     break
                 start = max(free[s], ends[source] + HOP_S if inside else 0.0)
@@ -99,7 +100,7 @@ def layout_of(num_microbatches: int = 16, tp: int = 2, pp: int = 2, dp: int = 2)
 
 
 def trained(job: Job, layout: Layout, iterations: int = 30) -> CostModel:
-    model = CostModel()
+    model = CostModel(job.schedule)
     for _ in range(iterations):
         work, chunks, duration_s = job.run(layout)
         model.observe(layout, work, chunks, duration_s)
@@ -122,6 +123,19 @@ def test_predicts_iterations_of_varying_work(fixed_tokens: bool, tp: int, pp: in
     errors = errors_of(trained(job, layout), job, layout)
     assert np.median(np.abs(errors)) < 0.02  # ResiHP Table 4: 2.8-5.1 % per iteration
     assert abs(np.median(errors)) < 0.01
+
+
+def test_a_split_backward_pass_is_learned_as_two_phases() -> None:
+    layout, job = layout_of(16, 2, 4, 2), Job(8, schedule="zb_h1")
+    model = trained(job, layout)
+    assert np.median(np.abs(errors_of(model, job, layout))) < 0.02
+    assert np.median(np.abs(errors_of(model, job, layout, 12, {5: 1.6}))) < 0.04
+    work = job.workload(16)
+    forward_s, backward_s, weight_s = model.chunk_times(layout, work)[0]
+    assert forward_s.shape == backward_s.shape == weight_s.shape == (4, 8)
+    assert 0.7 < np.median(weight_s / forward_s) < 1.0 < np.median(backward_s / forward_s) < 1.3
+    table = model.replica_times(layout, 1, 12, work)
+    assert table[8] == pytest.approx(model.replica_time(layout, 1, 8, work)) and np.all(np.diff(table) > 0)
 
 
 def test_is_ready_after_five_iterations_and_says_nan_before() -> None:

@@ -14,14 +14,15 @@ import msgspec
 from lurcher.config import DetectSection, PlanSection
 from lurcher.control.episode import Episode
 from lurcher.control.mitigation import Mitigation
-from lurcher.control.orders import BenchReport, Message, Outbox, StepSummary
+from lurcher.control.orders import BenchReport, Message, Outbox, PlanReport, RanksLost, StepSummary
 from lurcher.control.validation import Validation
 from lurcher.control.view import View
 from lurcher.control.watchlist import Watchlist
 from lurcher.detect.default import DefaultDetector
 from lurcher.layout import Layout
 from lurcher.localize.cohort import suspects
-from lurcher.records import ChangePoint, Decision, Finding, Reconfiguration, Suspicion
+from lurcher.plan.problem import Problem
+from lurcher.records import Cause, ChangePoint, Decision, Finding, Reconfiguration, Suspicion
 
 BASELINE_BORDER = 2
 """Iterations after the warm-up before every rank's benchmark baseline is taken."""
@@ -31,21 +32,26 @@ anew; if the level comes back before, nothing was worth an event (a busy host sl
 
 
 class Coordinator:
-    """State of one job's diagnosis. `step` is a function of what it was told so far, and of nothing else."""
+    """State of one job's diagnosis. `step` is a function of what it was told so far, and of nothing else.
 
-    def __init__(self, detect: DetectSection, plan: PlanSection, layout: Layout, schedule: str, *, emulated: bool) -> None:
+    `num_atoms` are the parts of a layer that tensor ranks can share, for plans beyond moving micro-batches.
+    """
+
+    def __init__(self, detect: DetectSection, plan: PlanSection, layout: Layout, schedule: str, *, emulated: bool, num_atoms: int = 1) -> None:
         self._detect = detect
         self.view = View(detect, schedule)
         self.watchlist = Watchlist()
-        self.mitigation = Mitigation(plan, layout)
+        self.mitigation = Mitigation(plan, layout, schedule, num_atoms)
         self.episodes: list[Episode] = []
         self._validation = Validation(detect, emulated=emulated)
         self._detector = DefaultDetector(detect)
+        self._baseline_iteration = detect.warmup_iterations + BASELINE_BORDER
         self._now_s = 0.0
         self._iteration = -1
         self._decisions: list[Decision] = []
         self._keep = ""
         self._unexplained: ChangePoint | None = None
+        self._benched = False
         self.state = "observe"
         self.reason = "learning what a healthy iteration costs"
 
@@ -59,12 +65,17 @@ class Coordinator:
         self._now_s, self._iteration, self._decisions, self._keep = now_s, message.iteration, [], ""
         bench: tuple[int, ...] = ()
         layout: Layout | None = None
+        problem: Problem | None = None
         if isinstance(message, BenchReport):
             self._take_benchmark(message)
+        elif isinstance(message, PlanReport):
+            self._say(self.mitigation.take(message))
+        elif isinstance(message, RanksLost):
+            self._take_loss(message)
         else:
             bench = self._take_iteration(message)
-            layout = self._mitigate(message) if not bench else None
-        return Outbox(bench, layout, tuple(self._decisions), self._keep)
+            layout, problem = self._mitigate(message) if not bench else (None, None)
+        return Outbox(bench, layout, problem, tuple(self._decisions), self._keep)
 
     # One iteration
 
@@ -78,7 +89,7 @@ class Coordinator:
         self.watchlist.observe(self.view.ratios)
         for episode in self._open_episodes()[-1:]:  # what is lost is counted once, for the event that came last
             episode.add(sample)
-        if step.iteration == self._detect.warmup_iterations + BASELINE_BORDER:
+        if step.iteration == self._baseline_iteration:
             return self._validation.ask_baseline(step.layout.ranks)
         bench: tuple[int, ...] = ()
         for iteration, residual in residuals:
@@ -92,6 +103,9 @@ class Coordinator:
         return self._explain(step) or self._recheck_healed(step)
 
     def _note_new_layout(self, step: StepSummary) -> None:
+        if self._benched and step.pause_s:
+            self.mitigation.note_validation(step.pause_s)
+        self._benched = False
         done = self.mitigation.observe_layout(step)
         if done is not None:
             self._decide("reconfiguration", done.reason, done)
@@ -166,6 +180,7 @@ class Coordinator:
     # Benchmarks
 
     def _take_benchmark(self, report: BenchReport) -> None:
+        self._benched = True
         purpose, findings, reason = self._validation.take(report)
         if purpose == "baseline":
             self._decide("bench", reason)
@@ -217,19 +232,38 @@ class Coordinator:
         for episode in self.episodes:
             if episode.is_open and episode.ranks and not any(r in self.watchlist for r in episode.ranks):
                 episode.close(end, f"rank {rank} is back at its healthy busy time from iteration {end + 1} on, and its benchmark agrees")
+                self.mitigation.learn(episode.causes, episode.lasted_s)
+
+    # Deaths
+
+    def _take_loss(self, loss: RanksLost) -> None:
+        """Ranks are gone: what was suspected of them is over, and the layout without them is what is healthy from now on."""
+        for rank in loss.ranks:
+            if rank in self.watchlist:
+                self.watchlist.remove(rank)
+        for episode in self._open_episodes():
+            if episode.ranks and not any(r in self.watchlist for r in episode.ranks):
+                episode.close(loss.iteration - 1, f"{_ranks(sorted(episode.ranks))} left the job")
+        if self._validation.cancel():
+            self._baseline_iteration = loss.iteration + BASELINE_BORDER
+        self._unexplained = None
+        self.mitigation.rehome(loss.done)
+        self._decide("reconfiguration", loss.done.reason, loss.done)
+        self._rest(f"going on without {_ranks(loss.ranks)}")
+        self._detector.rebase()
 
     # Mitigation
 
-    def _mitigate(self, step: StepSummary) -> Layout | None:
+    def _mitigate(self, step: StepSummary) -> tuple[Layout | None, Problem | None]:
         if self._validation.busy or not self.view.ready:
-            return None
+            return None, None
         self.watchlist.settle()
-        order = self.mitigation.consider(step, self.view, self.watchlist)
-        for kind, reason, value in order.said:
-            self._decide(kind, reason, value)
+        causes: dict[Cause, None] = dict.fromkeys(cause for episode in self._open_episodes() for cause in episode.causes)
+        order = self.mitigation.consider(step, self.view, self.watchlist, tuple(causes))
+        self._say(order.said)
         if order.layout is not None:
             self._keep = self._keep or ("slow" if self.watchlist else "recovered")
-        return order.layout
+        return order.layout, order.problem
 
     # Small things
 
@@ -242,6 +276,10 @@ class Coordinator:
             self._enter("mitigate", f"{_ranks([w.rank for w in self.watchlist])} still slow")
         else:
             self._enter("observe", reason)
+
+    def _say(self, said: Sequence[tuple[str, str, Any]]) -> None:
+        for kind, reason, value in said:
+            self._decide(kind, reason, value)
 
     def _enter(self, state: str, reason: str) -> None:
         if (state, reason) != (self.state, self.reason):

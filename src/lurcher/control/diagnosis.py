@@ -12,10 +12,10 @@ from lurcher.analyze.values import Source, Suspect, Verdict, VerdictEvent
 from lurcher.analyze.verdict import build_verdict, suspect_of
 from lurcher.config import JobConfig
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.director import LiveDirector
+from lurcher.control.director import LiveDirector, Loss
 from lurcher.control.episode import Episode
 from lurcher.layout import Layout
-from lurcher.records import Place
+from lurcher.records import Component, Place
 
 PASSING_ITERATIONS = 25
 """A slow period without a culprit that is over within so many iterations is a burst, not a change of level."""
@@ -35,6 +35,7 @@ def diagnose(
     """Everything known at the end, as one value. `died`: why the job ended early, "" if it did not."""
     where = {p.rank: p for p in places}
     events = [event_of(episode, where) for episode in coordinator.episodes]
+    events += [_stop_of(iteration, pause_s, loss, where) for iteration, pause_s, loss in director.losses]
     if died:
         last = director.iterations[-1] if director.iterations else 0
         events.append(
@@ -75,6 +76,21 @@ def diagnose(
     )
 
 
+def _stop_of(iteration: int, pause_s: float, loss: Loss, places: Mapping[int, Place]) -> VerdictEvent:
+    """Ranks that stopped, and that the job went on without."""
+    return VerdictEvent(
+        kind="fail_stop",
+        onset_iteration=iteration,
+        end_iteration=iteration,
+        detected_iteration=iteration,
+        slowdown=1.0,
+        lost_s=pause_s,
+        cause="unknown",
+        suspects=tuple(suspect_of(Component.of_rank(rank), "unknown", 1.0, 1.0, places) for rank in loss.ranks),
+        evidence=(loss.why, f"the job went on: {loss.plan.actions[0].text}"),
+    )
+
+
 def event_of(episode: Episode, places: Mapping[int, Place]) -> VerdictEvent:
     """One episode as the verdict tells it: proven suspects first; without any, only the iterations' own change."""
     proven = [f for f in episode.findings if f.proven]
@@ -99,12 +115,20 @@ def event_of(episode: Episode, places: Mapping[int, Place]) -> VerdictEvent:
     )
 
 
+MAX_SHARE = 0.10
+"""Of its emulated time that a chunk's real work may take on the host's CPU, for the ranks to behave like devices of their own."""
+
+
 def say_emulation(director: LiveDirector) -> str:
     """How honest the emulated device was: real CPU of a chunk over its emulated time. Empty where nothing was emulated."""
     usage = np.concatenate(director.usage) if director.usage else np.empty((0, 2))
-    if not len(usage):
+    chunks = usage[usage[:, 1] > 0]
+    if not len(chunks):
         return ""
-    share = usage[:, 0] / usage[:, 1]
-    total = usage[:, 0].sum() / usage[:, 1].sum()
+    share = chunks[:, 0] / chunks[:, 1]
     median, high = np.quantile(share, [0.5, 0.9])
-    return f"real CPU took {total:.1%} of the emulated device time (a chunk: median {median:.1%}, 90th percentile {high:.1%} of {len(usage)})"
+    total = usage[:, 0].sum() / chunks[:, 1].sum()
+    return (
+        f"real CPU of a chunk: median {median:.1%} of its emulated time, 90th percentile {high:.1%},"
+        f" above {MAX_SHARE:.0%} in {(share > MAX_SHARE).mean():.1%} of {len(chunks)}; all CPU of the ranks: {total:.1%}"
+    )

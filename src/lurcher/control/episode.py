@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lurcher.records import ChangePoint, Finding, Suspicion
+from lurcher.records import Cause, ChangePoint, Finding, Suspicion
 
 
 class Sample(NamedTuple):
@@ -27,7 +27,9 @@ class Episode:
         self.findings: tuple[Finding, ...] = ()
         self.evidence: list[str] = []
         self.end: int | None = None
-        self.lost_s = sum(max(0.0, s.duration_s - s.healthy_s) for s in history if s.iteration >= self.onset)
+        before = [s for s in history if s.iteration >= self.onset]
+        self.lost_s = sum(max(0.0, s.duration_s - s.healthy_s) for s in before)
+        self._seen_s, self._num_seen = sum(s.duration_s for s in before), len(before)
 
     @property
     def is_open(self) -> bool:
@@ -40,13 +42,27 @@ class Episode:
         return any(f.proven for f in self.findings)
 
     @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Causes of what was proven in this period, the first one first."""
+        return tuple(dict.fromkeys(f.cause for f in self.findings if f.proven))
+
+    @property
     def ranks(self) -> frozenset[int]:
         """Ranks proven slow in this period."""
         return frozenset(r for f in self.findings if f.proven for r in f.component.ranks)
 
+    @property
+    def lasted_s(self) -> float:
+        """Seconds from the onset to the end, pauses left out: its iterations at their mean; 0 while it is open."""
+        if self.end is None or not self._num_seen:
+            return 0.0
+        return (self.end - self.onset + 1) * self._seen_s / self._num_seen
+
     def add(self, sample: Sample) -> None:
         """One more iteration of the period."""
         self.lost_s += max(0.0, sample.duration_s - sample.healthy_s)
+        self._seen_s += sample.duration_s
+        self._num_seen += 1
 
     def close(self, iteration: int, reason: str) -> None:
         """The period is over; `iteration` is its last slow one."""

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lurcher.layout import Layout
-from lurcher.records import BenchResult, Decision
+from lurcher.plan.problem import Problem
+from lurcher.records import BenchResult, Decision, Plan, Reconfiguration
 
 
 class StepSummary(msgspec.Struct, frozen=True):
@@ -31,7 +32,25 @@ class BenchReport(msgspec.Struct, frozen=True):
     missing: tuple[int, ...] = ()
 
 
-Message = StepSummary | BenchReport
+class PlanReport(msgspec.Struct, frozen=True):
+    """Ranked plans for a problem that was ordered, and how long the planner took, beside the training. `failed` says why there are none."""
+
+    iteration: int
+    problem: Problem
+    plans: tuple[Plan, ...]
+    took_s: float
+    failed: str = ""
+
+
+class RanksLost(msgspec.Struct, frozen=True):
+    """Ranks are gone; the job went on with `iteration` under another layout. `done` says how."""
+
+    iteration: int
+    ranks: tuple[int, ...]
+    done: Reconfiguration
+
+
+Message = StepSummary | BenchReport | PlanReport | RanksLost
 
 
 class Outbox(msgspec.Struct, frozen=True):
@@ -39,6 +58,8 @@ class Outbox(msgspec.Struct, frozen=True):
 
     bench: tuple[int, ...] = ()
     layout: Layout | None = None
+    problem: Problem | None = None
+    """To be planned for beside the training, which does not wait for the answer."""
     decisions: tuple[Decision, ...] = ()
     keep_events: str = ""
     """Label under which this iteration's events are worth keeping; empty: they are not."""

@@ -25,6 +25,7 @@ from lurcher.control.director import LiveDirector
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
 from lurcher.layout import Layout
+from lurcher.plan.joint import plan_all
 from lurcher.records import Decision, Place
 from lurcher.runlog import RunHeader, RunWriter
 from lurcher.runtime import launch
@@ -63,8 +64,8 @@ def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
 def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Place, ...], run: RunWriter, watch: Watch) -> JobOutcome:
     begin = time.monotonic()
     emulated = config.pace.kind == "emulated"
-    coordinator = Coordinator(config.detect, config.plan, layout, config.layout.schedule, emulated=emulated)
-    director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock())
+    coordinator = Coordinator(config.detect, config.plan, layout, config.layout.schedule, emulated=emulated, num_atoms=config.model.num_kv_heads)
+    director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock(), plan_all)
     watch.update(_starting(config, layout))
     exit_code, message = EXIT_DONE, "done"
     with _stop_on_signal() as stopped:

@@ -45,6 +45,11 @@ class Validation:
         self._suspicions = tuple(Suspicion(Component.of_rank(r), "compute", 1.0, 0.5) for r in ranks)
         return _with_cohort(ranks, layout)
 
+    def cancel(self) -> bool:
+        """The benchmark that was ordered will not come; True if it was the baseline, which then has to be ordered again."""
+        purpose, self._purpose = self._purpose, None
+        return purpose == "baseline"
+
     def take(self, report: BenchReport) -> tuple[Purpose, tuple[Finding, ...], str]:
         """Results of what was asked: purpose, one finding per suspect that answered, and a sentence."""
         purpose, self._purpose = self._purpose or "baseline", None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import median
 
 import numpy as np
@@ -108,9 +109,9 @@ class View:
         """WORKLOAD rows of the last few iterations: what the next ones will be like."""
         return np.concatenate([s.workload for s in self._steps])
 
-    def mean_expected_s(self, layout: Layout) -> float:
-        """What the last few iterations should have taken on another layout with healthy parts."""
-        return float(np.mean([self.model.expected_s(layout, s.workload) for s in self._steps]))
+    def mean_expected_s(self, layout: Layout, slowdown: Mapping[int, float]) -> float:
+        """What the last few iterations should have taken on a layout, with these ranks slow by these factors."""
+        return float(np.mean([self.model.expected_s(layout, s.workload, slowdown) for s in self._steps]))
 
     def healthy_s(self) -> float:
         """What the recent iterations should have taken on healthy parts."""

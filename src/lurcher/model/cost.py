@@ -3,7 +3,8 @@
 A rank's chunk takes c + layers * share * (alpha * num_tokens + beta * sum_len_sq): ResiHP eq. 1 with an intercept, fitted
 per rank and phase, so that uneven layers and shares need no new fit. The mates' meetings and the engine gap are levels of their own.
 A stage waits for its slowest rank, a replica is a walk of the schedule, the job waits for its slowest replica, and what
-the walk leaves out (gradient sync, norm, optimizer, commit) is one fitted level. Backward here is the merged one (B and W).
+the walk leaves out (gradient sync, norm, optimizer, commit) is one fitted level. Backward is the merged one (B and W), unless
+the schedule has W actions, whose chunks are then fitted as a phase of their own.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from numpy.typing import NDArray
 
 from lurcher.errors import UserError
 from lurcher.layout import Layout, Stage
-from lurcher.model.critical_path import Floats, Ints, Order, compile_schedule, finish_times, makespans_by_count
+from lurcher.model.critical_path import Floats, makespans, makespans_by_count
 from lurcher.model.meeting import meeting_s
+from lurcher.model.order import Ints, Order, compile_schedule
 from lurcher.model.robust_fit import MIN_ROWS, PHASES, RobustFits
-from lurcher.model.schedule import schedule_text
+from lurcher.model.schedule import SPLIT_BACKWARD, schedule_text
 from lurcher.records import Op
 
 Rows = NDArray[Any]
@@ -55,6 +57,7 @@ class CostModel:
     def __init__(self, schedule: str = "1f1b", hop_s: float = 0.0) -> None:
         schedule_text(schedule, 1, 1)  # refuse an unknown name here
         self._schedule = schedule
+        self._phases = range(len(PHASES) if schedule in SPLIT_BACKWARD else 2)
         self._hop_s = hop_s
         self._work = RobustFits(_WORK_RIDGE)
         self._meeting = RobustFits((0.0,))
@@ -134,13 +137,13 @@ class CostModel:
         observed = np.bincount(rows["rank"], rows["busy_s"])
         return {int(rank): float(observed[rank] / expected[rank]) for rank in np.unique(rows["rank"]) if expected[rank] > 0}
 
-    def chunk_times(self, layout: Layout, workload: Rows, slowdown: Mapping[int, float] | None = None) -> tuple[tuple[Floats, Floats], ...]:
-        """Per replica: expected (forward_s, backward_s), each of shape (P, m), transfer and gap included."""
-        found: dict[int, tuple[Floats, Floats]] = {}
+    def chunk_times(self, layout: Layout, workload: Rows, slowdown: Mapping[int, float] | None = None) -> tuple[tuple[Floats, ...], ...]:
+        """Per replica: expected (forward_s, backward_s), with weight_s where the schedule has W, each of shape (P, m), transfer and gap included."""
+        found: dict[int, tuple[Floats, ...]] = {}
         for block in self._blocks(layout):
-            forward_s, backward_s = self._block_times(block, layout, *_work_of(workload, layout.num_microbatches), slowdown or {})
+            times = self._block_times(block, layout, *_work_of(workload, layout.num_microbatches), slowdown or {})
             for lane, replica in enumerate(block.replicas):
-                found[replica] = forward_s[lane], backward_s[lane]
+                found[replica] = tuple(part[lane] for part in times)
         return tuple(found[replica] for replica in range(len(layout.replicas)))
 
     def split_times(self, layout: Layout, max_microbatches: int, workload: Rows, slowdown: Mapping[int, float] | None = None) -> tuple[Floats, ...]:
@@ -152,9 +155,10 @@ class CostModel:
         for num_stages, members in shapes.items():
             block = _block(layout, tuple(members), num_stages, 1)
             num_tokens, sum_len_sq = (np.full((len(members), 1), workload[name].mean()) for name in ("num_tokens", "sum_len_sq"))
-            forward_s, backward_s = (times[:, :, 0] for times in self._stage_times(block, num_tokens, sum_len_sq, slowdown or {}))
+            forward_s, backward_s, *weight_s = (times[:, :, 0] for times in self._stage_times(block, num_tokens, sum_len_sq, slowdown or {}))
             order = self._order(num_stages, max_microbatches)
-            times = makespans_by_count(self._schedule, forward_s, backward_s, max_microbatches, self._hop_s, order)
+            weight = weight_s[0] if weight_s else None
+            times = makespans_by_count(self._schedule, forward_s, backward_s, max_microbatches, self._hop_s, order, weight_s=weight)
             found.update(zip(members, times, strict=True))
         return tuple(found[replica] for replica in range(len(layout.replicas)))
 
@@ -175,9 +179,10 @@ class CostModel:
         for block in self._blocks(layout):
             if block.microbatches == 0:
                 continue
-            forward_s, backward_s = self._block_times(block, layout, *work, slowdown)
+            forward_s, backward_s, *weight_s = self._block_times(block, layout, *work, slowdown)
             order = self._order(block.num_stages, block.microbatches)
-            longest = max(longest, float(finish_times(order, forward_s, backward_s, self._hop_s).makespan_s.max()))
+            times = makespans(order, forward_s, backward_s, self._hop_s, weight_s[0] if weight_s else None)
+            longest = max(longest, float(times.max()))
         return longest
 
     def _order(self, num_stages: int, microbatches: int) -> Order:
@@ -189,13 +194,13 @@ class CostModel:
 
     def _block_times(
         self, block: _Block, layout: Layout, num_tokens: Floats, sum_len_sq: Floats, slowdown: Mapping[int, float]
-    ) -> tuple[Floats, Floats]:
-        """Forward and backward chunk times (lanes, P, m) of a block's replicas, each with its own micro-batches."""
+    ) -> tuple[Floats, ...]:
+        """Chunk times (lanes, P, m) per phase of a block's replicas, each with its own micro-batches."""
         indices = np.array([list(layout.microbatches_of(replica)) for replica in block.replicas], dtype=np.intp)
         return self._stage_times(block, num_tokens[indices], sum_len_sq[indices], slowdown)
 
-    def _stage_times(self, block: _Block, num_tokens: Floats, sum_len_sq: Floats, slowdown: Mapping[int, float]) -> tuple[Floats, Floats]:
-        """Forward and backward chunk times (lanes, P, m), from work of shape (lanes, m).
+    def _stage_times(self, block: _Block, num_tokens: Floats, sum_len_sq: Floats, slowdown: Mapping[int, float]) -> tuple[Floats, ...]:
+        """Chunk times (lanes, P, m) per phase, from work of shape (lanes, m).
 
         The mates of a stage meet in its collectives, so the slowest of busy + gap sets the pace; transfer is common to all.
         """
@@ -204,13 +209,13 @@ class CostModel:
         ones = np.ones((len(block.ranks), 1))
         sizes = np.diff(np.append(block.stage_firsts, len(block.ranks)))
         found = []
-        for phase in range(len(PHASES)):
+        for phase in self._phases:
             slots = block.ranks * len(PHASES) + phase
             own = self._work.predict(slots, features) * slower[:, None] + self._gap.predict(slots, ones)[:, None]
             transfer = np.add.reduceat(self._meeting.predict(slots, ones), block.stage_firsts) / sizes
             times = np.maximum.reduceat(own, block.stage_firsts, axis=0) + transfer[:, None]
             found.append(times.reshape(len(block.replicas), block.num_stages, num_tokens.shape[1]))
-        return found[0], found[1]
+        return tuple(found)
 
     def _features(self, units: Floats, num_tokens: Floats, sum_len_sq: Floats) -> Floats:
         """(..., 3): one, and the two kinds of work, each about 1 in an ordinary chunk so that the fit is well conditioned."""
@@ -232,6 +237,8 @@ def _block(layout: Layout, replicas: tuple[int, ...], num_stages: int, microbatc
     stages = [(lane, stage) for lane, replica in enumerate(replicas) for stage in layout.replicas[replica].stages]
     if layout.routes or any(not stage.ranks for _, stage in stages):
         raise UserError("the cost model walks each micro-batch at home; a layout with routed micro-batches or an empty stage has no cost here")
+    if any(len(stage.chunks) > 1 for _, stage in stages):
+        raise UserError("the cost model learns one chunk a stage; a layout with several has no cost here: give each stage one range of layers")
     sizes = [stage.tp_size for _, stage in stages]
     return _Block(
         replicas,
@@ -268,8 +275,8 @@ def _work_of(workload: Rows, num_microbatches: int) -> tuple[Floats, Floats]:
 
 
 def _slots(rows: Rows) -> Ints:
-    """Slot of each chunk row: rank * 2 + (0 forward, 1 backward)."""
-    slots: Ints = rows["rank"].astype(np.intp) * len(PHASES) + (rows["phase"] == Op.BACKWARD)
+    """Slot of each chunk row: rank * 3 + (0 forward, 1 backward, 2 weight gradient)."""
+    slots: Ints = rows["rank"].astype(np.intp) * len(PHASES) + rows["phase"].astype(np.intp) - Op.FORWARD
     return slots
 
 

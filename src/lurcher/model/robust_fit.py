@@ -11,8 +11,8 @@ from lurcher.records import Op
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-PHASES = (Op.FORWARD, Op.BACKWARD)
-"""A rank has one slot per phase: slot = rank * 2 + (0 forward, 1 backward)."""
+PHASES = (Op.FORWARD, Op.BACKWARD, Op.WEIGHT)
+"""A rank has one slot per phase: slot = rank * 3 + (0 forward, 1 backward, 2 weight gradient)."""
 FORGETTING = 0.999
 """Weight of a row against the next one of the same rank and phase: a memory of about 1,000 chunks."""
 MIN_ROWS = 12

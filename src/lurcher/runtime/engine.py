@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -38,7 +38,7 @@ from lurcher.runtime.shapes import Held, check_model, held_tensors, tensor_specs
 from lurcher.runtime.stage import StageModel
 from lurcher.runtime.storage import Storage
 from lurcher.runtime.tensor_parallel import TensorGroup
-from lurcher.runtime.transfer import least_moves
+from lurcher.runtime.transfer import least_moves, without
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -57,6 +57,16 @@ class _Work(NamedTuple):
 
     pipeline: Pipeline
     sync: GradientSync
+
+
+class _Staged(NamedTuple):
+    """A layout that was prepared, with what it needs; groups and storage are those in force where they stay."""
+
+    layout: Layout
+    slices: tuple[Slice, ...]
+    held: tuple[Held, ...]
+    groups: Groups
+    storage: Storage
 
 
 class Engine:
@@ -91,6 +101,7 @@ class Engine:
         self._groups = Groups(model, layout, rank, store, timeout_s)
         self._work = self._wire(layout)
         self._result: StepResult | None = None
+        self._staged: _Staged | None = None
         self.received_bytes = 0
 
     @property
@@ -138,33 +149,61 @@ class Engine:
         self._storage.grad.zero_()
         self._result = None
 
-    def adopt(self, layout: Layout) -> None:
-        """Go on under the next generation's layout: atoms that ranks lack move, groups are made anew where they changed.
+    def prepare(self, layout: Layout, lost: Collection[int] = ()) -> None:
+        """Get all that `layout` needs beside what there is: connections, and the atoms that this rank lacks. Nothing is given up yet.
 
-        `received_bytes` is what this rank then received. Every rank of both layouts must call it at the same border.
+        `lost` ranks hold nothing any more. Every other rank of both layouts must call it; it can be called again, for another layout,
+        where it failed. `received_bytes` is then what this rank received.
         """
-        check_model(self._config.model, layout)
+        model = self._config.model
+        check_model(model, layout)
         _check_supported(layout)
         if layout.num_microbatches != self._layout.num_microbatches:
             raise LurcherError(
                 f"generation {layout.generation} has {layout.num_microbatches} micro-batches an iteration instead of {self._layout.num_microbatches};"
                 " the global batch never changes"
             )
-        slices, held = cut_slices(self._config.model, layout), held_tensors(self._config.model, layout, self._rank)
+        self._drop_staged()
+        keeps_groups = not lost and self._groups.is_open and self._groups.fits(layout)
+        groups = self._groups if keeps_groups else Groups(model, layout, self._rank, self._store, self._timeout_s)
+        slices, held = cut_slices(model, layout), held_tensors(model, layout, self._rank)
+        self._staged = _Staged(layout, slices, held, groups, self._storage)
         self.received_bytes = 0
         if slices != self._slices:
-            self._move(layout.generation, slices, held)
-        if not self._groups.fits(layout):
+            self._staged = self._staged._replace(storage=self._moved(layout.generation, slices, held, lost))
+
+    def switch(self) -> None:
+        """Go on under the layout that was prepared, and give up what only the old one needed. A local act."""
+        if self._staged is None:
+            raise LurcherError(f"rank {self._rank} has no layout prepared to switch to")
+        layout, self._slices, self._held, groups, storage = self._staged
+        self._staged = None
+        if groups is not self._groups:
             self._groups.close()
-            self._groups = Groups(self._config.model, layout, self._rank, self._store, self._timeout_s)
-        self._layout, self._slices, self._held = layout, slices, held
+        self._layout, self._groups, self._storage = layout, groups, storage
+        self._optimizer.adopt(storage)
         self._work = self._wire(layout)
         self.discard()
 
-    def _move(self, generation: int, slices: tuple[Slice, ...], held: tuple[Held, ...]) -> None:
-        """Build the state that the new slices ask for beside the old one, and let the old one go."""
+    def adopt(self, layout: Layout) -> None:
+        """`prepare` and `switch`, where nobody can be lost in between."""
+        self.prepare(layout)
+        self.switch()
+
+    def abandon(self) -> None:
+        """Let all connections go, so that whoever waits for this rank is told; the state stays."""
+        self._drop_staged()
+        self._groups.close()
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None and self._staged.groups is not self._groups:
+            self._staged.groups.close()
+        self._staged = None
+
+    def _moved(self, generation: int, slices: tuple[Slice, ...], held: tuple[Held, ...], lost: Collection[int]) -> Storage:
+        """The state that the new slices ask for, beside the old one."""
         sizes = {spec.name: spec.atom_size for spec in tensor_specs(self._config.model)}
-        moves = least_moves(self._slices, slices, sizes)
+        moves = least_moves(without(self._slices, lost), slices, sizes)
         new = Storage(held, slices_of(slices, self._rank), self._dtype)
         keep(self._storage, new, slices_of(self._slices, self._rank))
         partners = partners_of(moves, self._rank)
@@ -175,8 +214,7 @@ class Engine:
                 self.received_bytes = exchange(self._storage, new, moves, self._rank, links)
             finally:
                 links.close()
-        self._storage = new
-        self._optimizer.adopt(new)
+        return new
 
     def workload(self, iteration: int) -> npt.NDArray[np.void]:
         """WORKLOAD rows of all global micro-batches of the iteration."""
@@ -205,7 +243,7 @@ class Engine:
 
     def close(self) -> None:
         """Drop the groups; the engine computes no more."""
-        self._groups.close()
+        self.abandon()
 
     def _wire(self, layout: Layout) -> _Work | None:
         """Everything that depends on the layout and keeps no state of the training; None for a standby rank."""

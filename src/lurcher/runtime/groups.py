@@ -71,6 +71,7 @@ class Groups:
     """
 
     def __init__(self, model: ModelSection, layout: Layout, rank: int, store: Store | None, timeout_s: float) -> None:
+        self._open = True
         self._model = model
         self._membership = Membership.of(model, layout)
         self._handles: dict[tuple[int, ...], Handle] = {}
@@ -100,12 +101,18 @@ class Groups:
         """The rank's sockets to its stage's mates and to neighbouring stages; None where it has neither."""
         return self._links
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the groups can still be used."""
+        return self._open
+
     def fits(self, layout: Layout) -> bool:
         """Whether the layout needs the very same groups, as after a change of the micro-batch split."""
         return Membership.of(self._model, layout) == self._membership
 
     def close(self) -> None:
         """Drop every group at once."""
+        self._open = False
         for group in self._handles.values():
             group.close()
         self._handles.clear()

@@ -26,10 +26,11 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(_Message, frozen=True):
-    """Rank to supervisor: built, waiting for the first Go."""
+    """Rank to supervisor: all that the generation's layout needs is there, connections and state; it waits for Go."""
 
     rank: int
     pid: int
+    generation: int
 
 
 class Ack(_Message, frozen=True):
@@ -75,6 +76,18 @@ class Failed(_Message, frozen=True):
     reason: str
 
 
+class Broken(_Message, frozen=True):
+    """Rank to supervisor: a peer is gone, this rank has let go of its groups and waits for a layout without it.
+
+    `generation` is that of the layout it last worked under or prepared for.
+    """
+
+    rank: int
+    generation: int
+    iteration: int
+    reason: str
+
+
 class Border(msgspec.Struct, frozen=True):
     """What happens between this iteration and the next: another layout, a benchmark, a digest, or the end."""
 
@@ -97,12 +110,20 @@ class Go(_Message, frozen=True):
     """Supervisor to rank: leave the border and start the next iteration."""
 
 
+class Resume(_Message, frozen=True):
+    """Supervisor to rank: `lost` ranks are gone, and what they computed last does not count; get ready to compute `iteration` under `layout`."""
+
+    layout: Layout
+    lost: tuple[int, ...]
+    iteration: int
+
+
 class Stop(_Message, frozen=True):
     """Supervisor to rank: end now."""
 
 
-FromRank = Ready | Ack | BenchDone | Digests | Failed
-ToRank = Seal | Go | Stop
+FromRank = Ready | Ack | BenchDone | Digests | Failed | Broken
+ToRank = Seal | Go | Resume | Stop
 
 
 def send(conn: Connection, message: FromRank | ToRank) -> None:

@@ -48,6 +48,14 @@ class Director(Protocol):
         """Benchmarks of the last border; `missing` ranks gave none before the deadline."""
         ...
 
+    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str) -> Layout | None:
+        """`ranks` are gone, now or in an attempt before, which `why` says in words: the layout to go on with from `iteration`, or None to end the job."""
+        ...
+
+    def resumed(self, layout: Layout, iteration: int, pause_s: float) -> None:
+        """The job goes on with `iteration` under `layout`, so long after a rank was missed."""
+        ...
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """How the job ended."""

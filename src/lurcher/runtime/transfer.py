@@ -6,7 +6,7 @@ so the bytes moved are the least possible: what each rank lacks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,6 +43,12 @@ def least_moves(before: Sequence[Slice], after: Sequence[Slice], sizes: dict[str
                 sent[source] = sent.get(source, 0) + (part.end - part.first) * sizes[part.tensor]
                 moves.append(Move(source, target, part))
     return tuple(moves)
+
+
+def without(slices: Sequence[Slice], lost: Collection[int]) -> tuple[Slice, ...]:
+    """The slices as the ranks hold them that are not `lost`; what no other rank holds is left out."""
+    left = (Slice(piece.tensor, piece.first, piece.end, tuple(rank for rank in piece.owners if rank not in lost)) for piece in slices)
+    return tuple(piece for piece in left if piece.owners)
 
 
 def _by_tensor(slices: Sequence[Slice]) -> dict[str, list[Slice]]:

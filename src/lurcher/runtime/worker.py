@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, MutableSequence, Sequence
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -21,8 +22,9 @@ import torch
 from torch.distributed import TCPStore
 
 from lurcher.clock import SystemClock
-from lurcher.errors import EXIT_JOB_DIED, DeadlineExpired, LurcherError
+from lurcher.errors import EXIT_JOB_DIED, DeadlineExpired, JobDied, LurcherError
 from lurcher.faults import Fault, factor_at
+from lurcher.layout import Layout
 from lurcher.model.pace import NoPace, Pace
 from lurcher.probe.recorder import Recorder
 from lurcher.records import Op
@@ -31,10 +33,12 @@ from lurcher.runtime.messages import (
     Ack,
     BenchDone,
     Border,
+    Broken,
     Digests,
     Failed,
     Go,
     Ready,
+    Resume,
     Seal,
     Spec,
     Stop,
@@ -49,8 +53,20 @@ PROGRESS_FIELDS = 3
 """Per rank in the shared progress array: iteration, chunks begun in it, monotonic ns of the last sign of progress."""
 
 
+PEER_LOST = (ConnectionError, RuntimeError, DeadlineExpired)
+"""What a call raises whose peer is gone, over a socket or over gloo."""
+
+
 class Stopped(Exception):
     """The supervisor asked this rank to end."""
+
+
+class Resumed(Exception):
+    """The supervisor asked this rank to go on under another layout."""
+
+    def __init__(self, order: Resume) -> None:
+        super().__init__()
+        self.order = order
 
 
 def rank_main(spec_bytes: bytes, conn: Connection, progress: MutableSequence[int]) -> None:
@@ -90,25 +106,70 @@ class RankLoop:
         self._patience_s = 2.0 * config.run.step_deadline_s + 5.0
         store = TCPStore(spec.store_host, spec.store_port, is_master=False, timeout=timedelta(seconds=config.run.start_deadline_s))
         self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, self._patience_s)
+        self._aim = spec.layout.generation
         self.iteration = 0
 
     def run(self) -> None:
-        """All iterations, from the first Go to the last seal."""
-        send(self._conn, Ready(self._rank, os.getpid()))
+        """All iterations, from the first Go to the last seal; where a peer is lost, on under the layout that the supervisor then names."""
         # What start-up left behind is never garbage; and what comes is collected between iterations, while this rank waits anyway.
         gc.collect()
         gc.freeze()
         gc.disable()
-        self._expect_go(2.0 * self._config.run.start_deadline_s)
+        act: Callable[[], None] = self._begin
+        while True:
+            try:
+                act()
+                self._iterate()
+                return
+            except Resumed as resumed:
+                order = resumed.order
+            except PEER_LOST as error:
+                if self._config.run.on_death == "end":
+                    raise
+                order = self._report_broken(str(error))
+            act = partial(self._resume, order)
+
+    def _begin(self) -> None:
+        self._send_ready(self._layout, 2.0 * self._config.run.start_deadline_s)
+
+    def _iterate(self) -> None:
+        """Iterations from the present one to the end of the job."""
         window_ns = time.monotonic_ns()
-        for iteration in range(self._config.job.iterations):
-            self.iteration = iteration
+        while True:
             result = self._engine.compute(self.iteration)
             end_ns = time.monotonic_ns()
             self._acknowledge(result.loss, result.grad_norm, result.finite, window_ns, end_ns)
             window_ns = end_ns
             if self._obey_seal():
                 return
+
+    def _resume(self, order: Resume) -> None:
+        """Another layout, without the ranks that are lost; what was computed last does not count."""
+        self._engine.abandon()
+        self._change(order.layout, order.lost)
+        self.iteration = order.iteration
+        # What was done for the iteration that did not count is no part of the one that will.
+        self._recorder.drain()
+        self._device.drain_usage()
+
+    def _change(self, layout: Layout, lost: Sequence[int] = ()) -> None:
+        """Prepare, and switch once everybody has: whoever is lost before that finds all others where they were."""
+        self._aim = layout.generation
+        self._engine.prepare(layout, lost)
+        self._send_ready(layout, self._patience_s)
+        self._engine.switch()
+        self._layout = layout
+
+    def _report_broken(self, reason: str) -> Resume:
+        """Let everything go, so that others notice too, and wait for the layout to go on with."""
+        self._engine.abandon()
+        gc.collect()  # what the failed call still refers to may keep sockets open
+        send(self._conn, Broken(self._rank, self._aim, self.iteration, reason[:300]))
+        try:
+            self._receive(self._patience_s, "a layout without the rank that is lost")
+        except Resumed as resumed:
+            return resumed.order
+        raise LurcherError(f"rank {self._rank} has lost a peer and expected a layout")
 
     def _acknowledge(self, loss: float, grad_norm: float, finite: bool, start_ns: int, end_ns: int) -> None:
         usage = np.array(self._device.drain_usage(), dtype="<i8")
@@ -130,6 +191,7 @@ class RankLoop:
         else:
             self._engine.discard()
         self._cross(seal.border)
+        self.iteration += 1
         return seal.border.stop
 
     def _cross(self, border: Border) -> None:
@@ -139,14 +201,18 @@ class RankLoop:
         start_ns = time.monotonic_ns()
         if border.digest:
             send(self._conn, Digests(self._rank, self.iteration, self._engine.digests()))
-        if border.layout is not None:
-            self._engine.adopt(border.layout)
-            self._layout = border.layout
         if self._rank in border.bench:
             send(self._conn, BenchDone(self._rank, bench_gemm(self._rank, self._device, emulated=self._emulated)))
-        if not border.stop:
+        if border.layout is not None:
+            self._change(border.layout)
+        elif not border.stop:
             self._expect_go(self._patience_s)
         self._recorder.record(Op.PAUSE, -1, self.iteration, -1, 0, 0, start_ns, time.monotonic_ns())
+
+    def _send_ready(self, layout: Layout, deadline_s: float) -> None:
+        """All is there for that layout; wait until it is for everybody."""
+        send(self._conn, Ready(self._rank, os.getpid(), layout.generation))
+        self._expect_go(deadline_s)
 
     def _expect_go(self, deadline_s: float) -> None:
         message = self._receive(deadline_s, "the word to go on")
@@ -155,8 +221,10 @@ class RankLoop:
 
     def _receive(self, deadline_s: float, what: str) -> ToRank:
         if not self._conn.poll(deadline_s):
-            raise DeadlineExpired(f"rank {self._rank} waited {deadline_s:g} s for {what}")
+            raise JobDied(f"rank {self._rank} waited {deadline_s:g} s for {what}")
         message = receive_from_supervisor(self._conn)
+        if isinstance(message, Resume):
+            raise Resumed(message)
         if isinstance(message, Stop):
             raise Stopped
         return message
