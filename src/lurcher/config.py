@@ -144,6 +144,9 @@ class PlanSection(_Section, frozen=True, kw_only=True):
     """A plan is accepted only above this predicted throughput gain over the present layout."""
     cooldown_iterations: int = 8
     """Iterations between two changes of the layout."""
+    rho: float = 3.0
+    """Most that acting too early or too late may cost, times the best decision in hindsight, for one remedy. 2: act once the loss reaches the cost.
+    More: at any loss between 1 / (rho - 1) and rho - 1 times the cost, whichever suits how long such faults have lasted."""
 
 
 class RunSection(_Section, frozen=True, kw_only=True):
@@ -155,6 +158,8 @@ class RunSection(_Section, frozen=True, kw_only=True):
     """Longest wait for all ranks to be up."""
     step_deadline_s: float = 60.0
     """A rank that makes no progress for this long ends the job."""
+    on_death: Literal["end", "recover"] = "end"
+    """When a rank dies or hangs: `end` the job, or `recover`, which goes on with the others while they hold the whole model."""
     stop_deadline_s: float = 5.0
     """Longest wait for a rank to end when asked; then it is killed."""
     verify_every: int = 10
@@ -270,6 +275,7 @@ _RANGES: Mapping[str, tuple[float, bool, float]] = {
     **dict.fromkeys(("run.start_deadline_s", "run.step_deadline_s", "run.stop_deadline_s"), _POSITIVE),
     **dict.fromkeys(("detect.min_slowdown", "detect.rank_slowdown"), _ABOVE_ONE),
     **dict.fromkeys(("optim.beta1", "optim.beta2", "pace.noise"), _FRACTION),
+    "plan.rho": (2, False, math.inf),  # less cannot be promised
     "detect.arm_iterations": (2, False, math.inf),  # a scatter needs two points
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,15 @@ from synthetic_run import header
 
 from lurcher.clock import FakeClock
 from lurcher.config import JobConfig, settled
+from lurcher.control.background import Planner
 from lurcher.control.coordinator import Coordinator
 from lurcher.control.director import LiveDirector
-from lurcher.control.orders import Outbox
+from lurcher.control.orders import Outbox, PlanReport, StepSummary
 from lurcher.control.protocols import Snapshot
 from lurcher.layout import Layout
-from lurcher.records import EVENT, WORKLOAD, BenchResult, Component, Decision, Op
+from lurcher.model.rates import Rates
+from lurcher.plan.problem import Problem
+from lurcher.records import EVENT, WORKLOAD, BenchResult, Component, Decision, Op, Plan
 from lurcher.runlog import RunReader, RunWriter
 from lurcher.runtime.messages import Border
 from lurcher.runtime.reports import StepReport
@@ -60,8 +64,12 @@ def run(tmp_path: Path) -> RunWriter:
     return RunWriter.create(tmp_path / "run", header())
 
 
-def director(run: RunWriter, coordinator: Coordinator, watch: Notes) -> LiveDirector:
-    return LiveDirector(settled(JobConfig()), LAYOUT, coordinator, workload, run, watch, FakeClock())
+def no_plans(problem: Problem) -> tuple[Plan, ...]:
+    return ()
+
+
+def director(run: RunWriter, coordinator: Coordinator, watch: Notes, planner: Planner = no_plans) -> LiveDirector:
+    return LiveDirector(settled(JobConfig()), LAYOUT, coordinator, workload, run, watch, FakeClock(), planner)
 
 
 def test_iterations_are_kept_and_shown(run: RunWriter) -> None:
@@ -94,6 +102,20 @@ def test_an_order_reaches_one_border_only(run: RunWriter) -> None:
     assert [d.reason for d in RunReader(run.path).decisions()] == ["because"]
 
 
+def test_how_long_a_plan_took_is_written_down(run: RunWriter) -> None:
+    clock = FakeClock()
+
+    class Plans(Coordinator):
+        def step(self, now_s: float, message: object) -> Outbox:
+            clock.sleep_s(0.125)
+            return Outbox(decisions=(Decision(0, now_s, "plan", "move one"),))
+
+    config = JobConfig()
+    coordinator = Plans(config.detect, config.plan, LAYOUT, "1f1b", emulated=True)
+    LiveDirector(settled(config), LAYOUT, coordinator, workload, run, Notes(), clock, no_plans).observe(report(0))
+    assert [d.reason for d in RunReader(run.path).decisions()] == ["move one", "deciding on it took 0.125 s, after the iteration was sealed"]
+
+
 def test_a_diagnosis_that_fails_stops_nothing_but_itself(run: RunWriter) -> None:
     class Broken(Coordinator):
         def step(self, now_s: float, message: object) -> Outbox:
@@ -110,3 +132,31 @@ def test_a_diagnosis_that_fails_stops_nothing_but_itself(run: RunWriter) -> None
     (said,) = RunReader(run.path).decisions()
     assert said.kind == "fault" and "ZeroDivisionError" in said.reason
     assert "Traceback" in (run.path / "log.txt").read_text()
+
+
+def test_planning_happens_beside_the_training(run: RunWriter) -> None:
+    """The coordinator asks; iterations go on while the planner thinks; its answer is told once it is there."""
+    problem = Problem(layout=LAYOUT, rates=Rates(forward_s=1.0, backward_s=2.0))
+    thinking, told = threading.Event(), []
+
+    class Asks(Coordinator):
+        def step(self, now_s: float, message: object) -> Outbox:
+            if isinstance(message, PlanReport):
+                told.append(message)
+            return Outbox(problem=problem if isinstance(message, StepSummary) and message.iteration == 0 else None)
+
+    def planner(asked: Problem) -> tuple[Plan, ...]:
+        assert thinking.wait(10.0)
+        return ()
+
+    config = JobConfig()
+    mine = director(run, Asks(config.detect, config.plan, LAYOUT, "1f1b", emulated=True), Notes(), planner)
+    for i in range(5):
+        mine.observe(report(i))
+    assert told == []
+    thinking.set()
+    for i in range(5, 2000):
+        mine.observe(report(i))
+        if told:
+            break
+    assert [message.problem for message in told] == [problem]

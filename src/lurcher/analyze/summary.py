@@ -34,7 +34,7 @@ def summary_sentence(
     """One sentence in plain words, ending with a full stop. `emulated`: device times were emulated, and the sentence says so."""
     parts = [_finding(verdict, events, source, throughput, emulated)]
     if verdict == "fail_slow":
-        parts.append(_change(reconfigurations, plan, throughput))
+        parts.append(_change(reconfigurations, plan, throughput, own=source.format == "lurcher"))
         others = [e for e in events if e.kind == "fail_slow"]
         if len(others) > 1:
             parts.append(f"{len(others)} slow periods in all, the costliest is told here")
@@ -45,9 +45,10 @@ def _finding(verdict: VerdictKind, events: Sequence[VerdictEvent], source: Sourc
     if verdict == "fail_slow":
         return _fail_slow(max((e for e in events if e.kind == "fail_slow"), key=lambda e: e.lost_s), emulated)
     if verdict == "fail_stop":
-        event = next(e for e in events if e.kind in ("fail_stop", "hang"))
-        who = _name(event.suspects[0]) if event.suspects else "a part of the job"
-        return f"A real fault: {who} {'hangs' if event.kind == 'hang' else 'died'} at iteration {event.onset_iteration}"
+        event = [e for e in events if e.kind in ("fail_stop", "hang")][-1]
+        who = " and ".join(map(_name, event.suspects)) or "a part of the job"
+        went_on = f", and the job went on without it {event.lost_s:.1f} s after it was missed" if event.end_iteration is not None else ""
+        return f"A real fault: {who} {'hangs' if event.kind == 'hang' else 'died'} at iteration {event.onset_iteration}{went_on}"
     if verdict == "not_hardware":
         event = next(e for e in events if e.cause in _WORK)
         return f"Not hardware: {_WORK[event.cause]}, x{event.slowdown:.2f} {_when(event)}, and no rank or link is to blame"
@@ -69,12 +70,13 @@ def _fail_slow(event: VerdictEvent, emulated: bool) -> str:
     return f"A real fault, not the workload: {named}, {_when(event)}; iterations took x{event.slowdown:.2f}, {_cost(event)}; {sure} (confidence {confidence:.2f})"
 
 
-def _change(reconfigurations: Sequence[Reconfiguration], plan: PlanSet | None, throughput: Throughput) -> str:
+def _change(reconfigurations: Sequence[Reconfiguration], plan: PlanSet | None, throughput: Throughput, *, own: bool) -> str:
+    """What was changed; `own`: the job ran on lurcher's runtime, so that nothing is a change worth saying."""
     applied = next((r for r in reconfigurations if r.outcome == "applied"), None)
     if applied is None:
         best = plan.plans[0] if plan is not None and plan.plans else None
         if best is None or plan is None or plan.present is None or all(a.kind == "keep" for a in best.actions):
-            return "nothing was changed"
+            return "nothing was changed" if own else ""
         texts = ", ".join(a.text.rstrip(".") for a in best.actions)
         return f"nothing was changed; recommended: {texts}, predicted x{plan.present.predicted_s / best.predicted_s:.2f} throughput"
     texts = ", ".join(a.text.rstrip(".") for a in applied.plan.actions)
@@ -94,11 +96,14 @@ def _healthy(events: Sequence[VerdictEvent], source: Source, throughput: Through
         said += f" of {source.num_ranks} ranks"
     if throughput.healthy_iter_per_min:
         said += f" ({throughput.healthy_iter_per_min:.1f} a minute)"
-    for kind, word in (("burst", "short burst"), ("drift", "slow drift"), ("restart", "recognised interruption")):
+    for kind, word in (("burst", "short burst"), ("drift", "slow drift")):
         found = [e for e in events if e.kind == kind]
         if found:
             worst = max(found, key=lambda e: e.slowdown)
             said += f"; {len(found)} {word}{'s' if len(found) > 1 else ''}, up to x{worst.slowdown:.2f} {_when(worst)}"
+    at = [e.onset_iteration for e in events if e.kind == "restart"]
+    if at:
+        said += f"; restarted at {at[0]}" if len(at) == 1 else f"; restarted {len(at)} times, first at {at[0]}"
     return said
 
 

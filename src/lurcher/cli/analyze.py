@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ import click
 from lurcher.errors import EXIT_DONE, EXIT_FAIL_SLOW, UserError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from lurcher.analyze.values import Verdict
     from lurcher.ingest.log import Log
 
@@ -27,7 +30,9 @@ SHOWN_RESTARTS = 5
 @click.option(
     "--baseline", multiple=True, metavar="FILE", type=click.Path(path_type=Path), help="A healthy run of the same code and schedule. Repeatable."
 )
-@click.option("--report", "report_path", metavar="OUT.html", type=click.Path(path_type=Path), help="Also write a page for one input.")
+@click.option(
+    "--report", "report_path", metavar="OUT.html", type=click.Path(path_type=Path), help="Also write a page: of the one log, or of all runs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON on stdout; everything else goes to stderr.")
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if a fail-slow was found, so that a script can tell.")
 def analyze(
@@ -50,24 +55,28 @@ def analyze(
             raise UserError(f"{path} does not exist; give a log, a table, a run folder, or a folder of them")
     if report_path is not None and report_path.exists():
         raise UserError(f"{report_path} exists already; name a new file for --report")
-    with _progress(files) as tell:
-        logs = read_logs(files, format_name, tell)
+    if report_path is not None and not report_path.parent.is_dir():
+        raise UserError(f"--report is {report_path}, and there is no folder {report_path.parent}; make it first")
+    with _progress(files) as bar:
+        logs = read_logs(files, format_name, bar.read if bar is not None else None)
         siblings = read_logs(baseline, format_name)
-        verdicts = [analyze_log(log, siblings) for log in logs]
+        verdicts = [analyze_log(log, siblings) for log in (bar.looking(logs) if bar is not None else logs)]
+    lines = [run_line(verdict, _total_s(log)) for verdict, log in zip(verdicts, logs, strict=True)]
+    facts = fleet(verdicts, lines)
     if report_path is not None:
-        if len(logs) != 1:
-            raise UserError(f"--report draws one input, but {len(logs)} were given; analyze them one by one")
-        from lurcher.cli.log_report import write_log_report
+        from lurcher.cli.log_report import write_fleet_report, write_log_report
 
-        write_log_report(logs[0], verdicts[0], report_path)
+        if len(logs) == 1:
+            write_log_report(logs[0], verdicts[0], report_path)
+        else:
+            write_fleet_report(logs, verdicts, lines, facts, report_path)
     if as_json:
         click.echo((to_json(verdicts[0]) if len(verdicts) == 1 else verdicts_to_json(verdicts)).decode(), nl=False)
     elif len(verdicts) == 1:
         for line in (verdicts[0].summary, *_events(verdicts[0]), *(f"  note  {note}" for note in logs[0].notes)):
             click.echo(line)
     else:
-        lines = [run_line(verdict, _total_s(log)) for verdict, log in zip(verdicts, logs, strict=True)]
-        for line in fleet_text(lines, fleet(verdicts, lines)):
+        for line in fleet_text(lines, facts):
             click.echo(line)
     if report_path is not None:
         click.echo(f"  report  {report_path}", err=as_json)
@@ -90,24 +99,45 @@ def _events(verdict: Verdict) -> Iterator[str]:
 
 
 def _total_s(log: Log) -> float:
-    """Seconds of the whole run: the job's time an iteration, times the iterations that a row stands for."""
+    """Seconds of the whole run: the job's time an iteration, times the iterations that a row stands for. Without a unit a row is a moment."""
     import numpy as np
 
+    if log.relative:
+        return float(len(np.unique(log.rows["index"])) * log.stride)
     first = log.rows["rank"] == log.rows["rank"].min()
     return float(np.nansum(log.rows["duration_s"][first])) * log.stride
 
 
+@dataclass(frozen=True)
+class _Bar:
+    """What a large input is waited for with: the bytes of the file that is being read, then the logs that were looked at."""
+
+    bar: Progress
+    task: TaskID
+
+    def read(self, done: int, total: int) -> None:
+        """So many bytes of the present file were read."""
+        self.bar.update(self.task, completed=done, total=total)
+
+    def looking(self, logs: Sequence[Log]) -> Iterator[Log]:
+        """The logs, counted."""
+        for number, log in enumerate(logs, 1):
+            said = "looking for slow periods" if len(logs) == 1 else f"looking for slow periods, {number} of {len(logs)}"
+            self.bar.update(self.task, description=said, total=None)
+            yield log
+
+
 @contextmanager
-def _progress(files: tuple[Path, ...]) -> Iterator[Callable[[int, int], None] | None]:
+def _progress(files: tuple[Path, ...]) -> Iterator[_Bar | None]:
     """A bar on stderr for large inputs on a terminal, else nothing."""
-    size = sum(path.stat().st_size for path in files if path.is_file())
+    inside = (part for path in files for part in ((path,) if path.is_file() else path.rglob("*")))
+    size = sum(part.stat().st_size for part in inside if part.is_file())
     if size < BAR_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("read", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield _Bar(bar, bar.add_task("reading", total=None))

@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "lurcher.cli.demo:demo",
     "train": "lurcher.cli.train:train",
     "analyze": "lurcher.cli.analyze:analyze",
+    "plan": "lurcher.cli.plan:plan",
     "report": "lurcher.cli.report:report",
 }
 """Name of a command -> where it lives. The order is that of the help."""

@@ -1,44 +1,39 @@
-"""A page for a log of others: the log as a run directory for a moment, and the report that every run directory gets."""
+"""The page of what `lurcher analyze` found: of one log, or of many runs."""
 
 from __future__ import annotations
 
-import tempfile
-import time
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+import msgspec
 
 from lurcher import __version__
+from lurcher.analyze.fleet import Fleet, RunLine
 from lurcher.analyze.values import Verdict
+from lurcher.errors import UserError
 from lurcher.ingest.log import Log
-from lurcher.layout import Layout
-from lurcher.records import Decision, Place
-from lurcher.report import render_html
-from lurcher.runlog import RunHeader, RunReader, RunWriter
+from lurcher.report import FleetRun, render_fleet, render_log
 
 
 def write_log_report(log: Log, verdict: Verdict, path: Path) -> None:
-    """Write the page to `path`, whole or not at all."""
-    ranks = np.unique(log.rows["rank"])
-    layout = Layout.uniform(tp=1, pp=1, dp=int(ranks.max()) + 1, num_layers=1, num_microbatches=int(ranks.max()) + 1)
-    header = RunHeader(
-        lurcher_version=__version__,
-        versions={},
-        job={"input": {"path": log.path, "format": log.format, "iterations_per_line": log.stride}},
-        layout=layout,
-        places=tuple(Place(int(rank), "unknown") for rank in ranks),
-        emulated=False,
-        started_unix_s=time.time(),
-        command=f"lurcher analyze {log.path}",
-    )
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        run = RunWriter.create(Path(folder) / "run", header)
-        run.iterations(log.rows)
-        for event in verdict.events:
-            for reason in event.evidence:
-                run.decide(Decision(event.detected_iteration, 0.0, "note", reason))
-        run.verdict(verdict)
-        run.close()
-        page = Path(folder) / "page.html"
-        page.write_text(render_html(RunReader(Path(folder) / "run")), encoding="utf-8")
-        page.replace(path)
+    """Write the page of one log to `path`, whole or not at all."""
+    _write(path, render_log(log, msgspec.to_builtins(verdict), __version__))
+
+
+def write_fleet_report(logs: Sequence[Log], verdicts: Sequence[Verdict], lines: Sequence[RunLine], facts: Fleet, path: Path) -> None:
+    """Write the page of several runs, given in one order, to `path`, whole or not at all."""
+    runs = [
+        FleetRun(log, msgspec.to_builtins(verdict), line.lost_s, line.inflation) for log, verdict, line in zip(logs, verdicts, lines, strict=True)
+    ]
+    _write(path, render_fleet(runs, msgspec.to_builtins(facts), __version__))
+
+
+def _write(path: Path, page: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(page, encoding="utf-8", errors="replace")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"{path}: {error.strerror or error}; name a file for --report in a folder that can be written") from error

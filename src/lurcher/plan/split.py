@@ -6,8 +6,8 @@ critical path; the greedy is exact for it, needs no solver, and is thousands of 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,36 +25,59 @@ def min_max_split(times: Sequence[Floats], num_microbatches: int, min_each: int 
     then the one that favours earlier replicas. Raises UserError when no split fits.
     """
     _check(times, num_microbatches, min_each)
-    target = list(present) if present is not None else _even(num_microbatches, len(times))
-    best_s = _least_makespan(times, num_microbatches, min_each)
-    most = [int(np.searchsorted(table, best_s, side="right")) - 1 for table in times]
-    split = [min(max(m, min_each), cap) for m, cap in zip(target, most, strict=True)]
-    missing = num_microbatches - sum(split)
+    target = np.array(present if present is not None else _even(num_microbatches, len(times)))
+    table = _joined(times)
+    best_s = _least_makespan(table, num_microbatches, min_each)
+    most = table.per_replica(table.ends_s <= best_s) - 1
+    split = np.minimum(np.maximum(target, min_each), most)
+    missing = num_microbatches - int(split.sum())
+    counts = table.counts
     if missing > 0:
-        heap = [(float(times[i][m + 1]), i) for i, m in enumerate(split) if m < most[i]]
-        heapq.heapify(heap)
-        for _ in range(missing):
-            _, i = heap[0]
-            split[i] += 1
-            if split[i] < most[i]:
-                heapq.heapreplace(heap, (float(times[i][split[i] + 1]), i))
-            else:
-                heapq.heappop(heap)
-    for _ in range(-missing):  # raising some to `min_each` gave too many: take them back where they end latest
-        i = max((i for i, m in enumerate(split) if m > min_each), key=lambda i: (float(times[i][split[i]]), i))
-        split[i] -= 1
-    return tuple(split)
+        more = (counts > split[table.replica]) & (counts <= most[table.replica])
+        split += table.per_replica(_smallest(table.ends_s, more, missing))
+    elif missing < 0:  # raising some to `min_each` gave too many: take them back where they end latest, of equals the later replica's
+        fewer = (counts > min_each) & (counts <= split[table.replica])
+        split -= table.per_replica(_smallest(-table.ends_s[::-1], fewer[::-1], -missing)[::-1])
+    return tuple(split.tolist())
 
 
-def _least_makespan(times: Sequence[Floats], num_microbatches: int, min_each: int) -> float:
+class _Joined(NamedTuple):
+    """All tables end to end: an entry's seconds, its number of micro-batches and its replica; and where each replica's begin."""
+
+    ends_s: Floats
+    counts: NDArray[np.intp]
+    replica: NDArray[np.intp]
+    begins: NDArray[np.intp]
+
+    def per_replica(self, chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """How many entries of each replica are chosen."""
+        return np.asarray(np.add.reduceat(chosen, self.begins, dtype=np.intp))
+
+
+def _joined(times: Sequence[Floats]) -> _Joined:
+    sizes = np.fromiter(map(len, times), np.intp, len(times))
+    begins = np.cumsum(sizes) - sizes
+    replica = np.repeat(np.arange(len(times)), sizes)
+    return _Joined(np.concatenate(times), np.arange(len(replica)) - begins[replica], replica, begins)
+
+
+def _least_makespan(table: _Joined, num_microbatches: int, min_each: int) -> float:
     """The optimum of the min-max. The greedy gives each next micro-batch to where it ends earliest; as no table falls, those it
     hands out are the smallest entries of all tables together, so the last one is found without handing out."""
-    base_s = max(float(table[min_each]) for table in times)
-    rest = num_microbatches - min_each * len(times)
+    base_s = float(table.ends_s[table.begins + min_each].max())
+    rest = num_microbatches - min_each * len(table.begins)
     if rest == 0:
         return base_s
-    ends = np.concatenate([table[min_each + 1 :] for table in times])
+    ends = table.ends_s[table.counts > min_each]
     return max(base_s, float(np.partition(ends, rest - 1)[rest - 1]))
+
+
+def _smallest(values: Floats, among: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
+    """The `count` smallest values among some, of equals the earlier: what a greedy takes one by one where no table falls."""
+    last = np.partition(values[among], count - 1)[count - 1]
+    chosen: NDArray[np.bool_] = among & (values < last)
+    chosen[np.flatnonzero(among & (values == last))[: count - int(chosen.sum())]] = True
+    return chosen
 
 
 def proportional_costs(unit_s: float, cap: int, fill: int = 0) -> Floats:

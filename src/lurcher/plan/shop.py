@@ -1,0 +1,106 @@
+"""What pipelines of one depth have in common, and how long many of them take: by a closed form, or by the walk.
+
+The closed form is the largest of the paths (a) to (d) of `fill.py`. It equals the walk of 1F1B and GPipe where stages are
+nearly balanced and micro-batches many, and is some per cent low elsewhere (1 % at P 8 and twice as many micro-batches, one
+stage x1.6); so it guides a search, and the walk has the last word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lurcher.model.critical_path import makespans, makespans_by_count
+from lurcher.model.order import Order, compile_schedule
+from lurcher.model.rates import Rates
+from lurcher.model.schedule import SPLIT_BACKWARD, live_microbatches, schedule_text
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Pipelines of `num_stages` stages. A stage's time is that of one micro-batch, there and back."""
+
+    rates: Rates
+    schedule: str
+    num_layers: int
+    num_stages: int
+    gradient_s: float = 0.0  # all-reduce of a whole layer by one rank, on healthy links
+    orders: dict[int, Order] = field(default_factory=dict)  # compiled schedules by number of micro-batches
+
+    @property
+    def ends(self) -> Floats:
+        """Embedding and head in layers, (P,)."""
+        found = np.zeros(self.num_stages)
+        found[0] += self.rates.embed_layers
+        found[-1] += self.rates.head_layers
+        return found
+
+    def times(self, layer_s: Floats, layers: Ints) -> Floats:
+        """Seconds of each stage with `layers` (..., P), on cells that take `layer_s` (..., P) for a layer."""
+        return 2 * self.rates.launch_s + (layers + self.ends) * layer_s
+
+    def after_s(self, layers: Ints, largest: Floats) -> Floats:
+        """Seconds of gradients of the busiest stage, (...), for cells whose largest shares are `largest` (..., P)."""
+        return self.gradient_s * ((layers + self.ends) * largest).max(axis=-1)
+
+    def room(self, largest: Floats, counts: Ints) -> Floats:
+        """Most layers per stage that memory holds, (R, P), for cells whose largest share is `largest` in `counts` (R,) micro-batches."""
+        rates, stages = self.rates, range(self.num_stages)
+        if not rates.device_bytes:
+            return np.full(largest.shape, float(self.num_layers))
+        live = {m: [live_microbatches(self.schedule, self.num_stages, s, m) for s in stages] for m in set(counts.tolist())}
+        each = largest * (rates.layer_bytes + rates.activation_bytes * np.array([live[m] for m in counts.tolist()]))
+        room = np.floor((rates.device_bytes - rates.staging_bytes) / np.maximum(each, 1e-300) * (1 + 1e-12) - self.ends)
+        return np.clip(room, 0, self.num_layers)
+
+    def closed_s(self, times: Floats, counts: Ints) -> Floats:
+        """The closed form, without hops: pipelines of stage times (..., P) and `counts` (...) micro-batches."""
+        m = np.asarray(counts, dtype=np.float64)[..., None]
+        total = times.sum(axis=-1, keepdims=True)
+        if self.schedule == "gpipe":
+            return (total + (m - 1) * times).max(axis=-1)
+        upto = np.cumsum(times, axis=-1)
+        ahead = m - self.num_stages + np.arange(self.num_stages)
+        part = max(1.0 - self._forward_part, self._forward_part)
+        steady = np.where(ahead > 0, total + ahead * times + total - upto, 0.0)
+        return np.maximum(steady, np.maximum(total + (m - 1) * part * times, m * times + upto - times)).max(axis=-1)
+
+    def walked_s(self, times: Floats, counts: Ints) -> Floats:
+        """The same by the walk; `counts` (...) one for each pipeline."""
+        found = np.zeros(counts.shape)
+        for m in np.unique(counts).tolist():
+            lanes = counts == m
+            forward, backward, weight = self._passes(times[lanes])
+            found[lanes] = makespans(self.order(m), forward[..., None], backward[..., None], 0.0, None if weight is None else weight[..., None])
+        return found
+
+    def tables(self, times: Floats, hops: Floats, cap: int) -> Floats:
+        """T(m) by the walk for m = 0 .. cap, (R, cap + 1), with `hops` (R, P - 1) between stages. Never falls."""
+        forward, backward, weight = self._passes(times)
+        found = makespans_by_count(self.schedule, forward, backward, cap, hops if self.num_stages > 1 else 0.0, self.order(cap), weight_s=weight)
+        return np.maximum.accumulate(found, axis=1)
+
+    def order(self, num_microbatches: int) -> Order:
+        """The compiled schedule; kept."""
+        if num_microbatches not in self.orders:
+            self.orders[num_microbatches] = compile_schedule(schedule_text(self.schedule, self.num_stages, num_microbatches))
+        return self.orders[num_microbatches]
+
+    @property
+    def _forward_part(self) -> float:
+        return self.rates.forward_s / (self.rates.forward_s + self.rates.backward_s + self.rates.weight_s)
+
+    def _passes(self, times: Floats) -> tuple[Floats, Floats, Floats | None]:
+        """Forward, backward and weight times, as `price.stage_chunk_s` shares them out (but for all-reduces, which it does not cut by work)."""
+        launch_s, rates = self.rates.launch_s, self.rates
+        work = times - 2 * launch_s
+        forward = launch_s + work * self._forward_part
+        if self.schedule not in SPLIT_BACKWARD:
+            return forward, launch_s + work * (1 - self._forward_part), None
+        weight_part = (rates.weight_s or rates.backward_s / 2) / (rates.forward_s + rates.backward_s + rates.weight_s)
+        return forward, launch_s + work * (1 - self._forward_part - weight_part), launch_s + work * weight_part
