@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -135,31 +136,58 @@ def all_faults(onset: int = ONSET, duration: int = max(DURATIONS)) -> dict[tuple
 
 
 class Speed(NamedTuple):
-    """CPU time per point: of all, of the slowest tenth, and of an addition in a Python loop on the same machine in the same run."""
+    """CPU time per point: of all, of the first and last tenth, and of an addition in a Python loop on the same machine in the same run."""
 
     us: float
-    slowest_tenth_us: float
+    first_tenth_us: float
+    last_tenth_us: float
     reference_ns: float
-    bytes_kept: int
 
 
 def speed(make: Make, num: int, seed: int, *, with_residual: bool = False) -> Speed:
-    """Time per point on normal noise of 2 %; with_residual adds the fit of a variable workload."""
+    """Time per point on normal noise of 2 %; with_residual adds the fit of a variable workload, whose durations then vary with it."""
     rng = generator(seed, "gauss 1 %", 999_999)
     detector, fit = make(), WorkloadResidual()
     parts = []
     for part in range(10):
-        values = (1 + 0.02 * rng.standard_normal(num // 10)).tolist()
-        tokens, squares, _ = (column.tolist() for column in work_of(len(values), rng))
+        rows, first = _rows(num // 10, rng), part * (num // 10)
         begin = time.process_time()
         if with_residual:
-            for i, value in enumerate(values):
-                detector.update(fit.update(value, tokens[i], squares[i]), part * len(values) + i)
+            for i, (value, tokens, squares, seconds) in enumerate(rows, first):
+                detector.update(fit.update(value * seconds, tokens, squares), i)
         else:
-            for i, value in enumerate(values):
-                detector.update(value, part * len(values) + i)
-        parts.append((time.process_time() - begin) / len(values))
-    return Speed(1e6 * float(np.mean(parts)), 1e6 * max(parts), reference_ns(), len(pickle.dumps(detector)))
+            for i, (value, *_) in enumerate(rows, first):
+                detector.update(value, i)
+        parts.append((time.process_time() - begin) / len(rows))
+    return Speed(1e6 * float(np.mean(parts)), 1e6 * parts[0], 1e6 * parts[-1], reference_ns())
+
+
+class Memory(NamedTuple):
+    """Bytes that a detector and its residual hold, as Python counts them, and how many of them the later half of the points added."""
+
+    held: int
+    added: int
+
+
+def memory(make: Make, num: int, seed: int, *, with_residual: bool = False) -> Memory:
+    """Memory after `num` points of the series of `speed`, and what was added since half of them."""
+    rng = generator(seed, "gauss 1 %", 999_998)
+    rows = [_rows(num // 2, rng) for _ in range(2)]
+    held = []
+    tracemalloc.start()
+    detector, fit = make(), WorkloadResidual()
+    for part in rows:
+        for i, (value, tokens, squares, seconds) in enumerate(part):
+            detector.update(fit.update(value * seconds, tokens, squares) if with_residual else value, i)
+        held.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    return Memory(held[1], held[1] - held[0])
+
+
+def _rows(num: int, rng: np.random.Generator) -> list[tuple[float, float, float, float]]:
+    """Noise of 2 % around 1, tokens, squared lengths, healthy seconds."""
+    noise = 1 + 0.02 * rng.standard_normal(num)
+    return list(zip(noise.tolist(), *(column.tolist() for column in work_of(num, rng)), strict=True))
 
 
 def reference_ns(num: int = 300_000) -> float:

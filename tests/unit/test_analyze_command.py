@@ -71,6 +71,35 @@ def test_a_folder_is_a_table_of_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "2 runs, 50% hit by fail-slow" in out
 
 
+def test_a_page_of_several_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fine = table(tmp_path / "a.csv", durations(1.3)), table(tmp_path / "b.csv", durations())
+    code, out, _ = run(capsys, slow, fine, "--report", tmp_path / "out.html")
+    assert code == 0 and "out.html" in out
+    text = (tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "2 runs" in text and text.index("a.csv") < text.index("b.csv") and "50 %" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "b.csv", "out.html"]
+
+
+def test_a_restart_is_said_at_its_iteration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{i},1.{i % 7}" for i in (*range(100), *range(60, 200))]
+    path = tmp_path / "a.csv"
+    path.write_text("iteration,duration_s\n" + "\n".join(lines) + "\n")
+    sentence = run(capsys, path)[1].splitlines()[0]
+    assert sentence.endswith("; restarted at 60.") and "60 to 60" not in sentence
+    path.write_text("iteration,duration_s\n" + "\n".join([*lines, *lines[170:]]) + "\n")
+    assert run(capsys, path)[1].splitlines()[0].endswith("; restarted 2 times, first at 60.")
+
+
+def test_a_bar_on_a_terminal_and_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table(tmp_path / "a.csv", durations(1.3))
+    monkeypatch.setattr("lurcher.cli.analyze.BAR_FROM_BYTES", 0)
+    assert run(capsys, path)[2] == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    code, out, err = run(capsys, path, "--json")
+    assert code == 0 and json.loads(out)["verdict"] == "fail_slow"
+    assert "reading" in err or "looking" in err
+
+
 def test_against_siblings_a_schedule_is_no_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = np.where(np.arange(500) < 250, 1.0, 1.7)
     files = [table(tmp_path / f"{name}.csv", durations(seed=seed) * schedule) for seed, name in enumerate("abc")]
@@ -125,7 +154,7 @@ def test_options_that_cannot_be_met_are_one_line(tmp_path: Path, capsys: pytest.
         ((a, "--format", "excel"), "allowed are"),
         ((a, "--baseline", tmp_path / "none.csv"), "does not exist"),
         ((a, "--baseline", b), "covers iterations 10000 to 10499"),
-        ((a, b, "--report", tmp_path / "x.html"), "one input"),
+        ((a, "--report", tmp_path / "no" / "x.html"), "there is no folder"),
     ]:
         code, out, err = run(capsys, *arguments)
         assert (code, out) == (2, "") and len(err.strip().splitlines()) == 1 and said in err, arguments

@@ -40,6 +40,32 @@ def test_edges_are_placed_where_the_levels_change_not_where_the_detector_put_the
     assert period.slowdown == pytest.approx(1.3, abs=0.01) and period.after == pytest.approx(1.0, abs=0.01)
 
 
+def test_a_period_ends_before_the_next_one_begins() -> None:
+    """Heavy noise: the series stays high although the detector said that it fell, up to the end of the series."""
+    values = np.concatenate([np.ones(10), np.full(50, 1.3)])
+    first, second = found(values, change(10, 1.0, 1.3), change(30, 1.3, 1.0), change(45, 1.0, 1.3))
+    assert first.last is not None and first.last < 45 <= second.first
+
+
+STEPS = st.lists(st.tuples(st.integers(1, 30), st.sampled_from([0.7, 1.0, 1.02, 1.1, 1.3, 2.0])), max_size=10)
+
+
+@given(STEPS, st.integers(0, 10**6), st.sampled_from([0.01, 0.1, 0.5]))
+def test_whatever_was_confirmed_periods_lie_in_order_and_apart(steps: list[tuple[int, float]], seed: int, scatter: float) -> None:
+    values = np.abs(noise(200, scatter, seed)) + 0.01
+    at, level, said = 20, 1.0, []
+    for gap, after in steps:
+        at += gap
+        if after != level and at + 6 < 200:
+            said.append(change(at, level, after))
+            level = after
+    end = -1
+    for period in found(values, *said):
+        assert end < period.first < 200
+        end = 200 if period.last is None else period.last
+        assert period.first <= end
+
+
 def test_single_samples_on_the_wrong_side_move_no_edge() -> None:
     values = noise(400)
     values[100:200] *= 1.3
@@ -151,6 +177,43 @@ def test_spikes_without_a_period_are_no_sentence() -> None:
     values[np.random.default_rng(5).choice(1000, 40, replace=False)] *= 2.3
     assert periodic_work(np.arange(1000), values) == ""
     assert periodic_work(np.arange(1000), noise(1000)) == ""
+
+
+def plain_bursts(values: Floats, longest: int) -> list[tuple[int, int]]:
+    """First and last sample of every run at 1.5 times the median of the 50 calm samples before, as the definition says, slowly."""
+    calm: list[float] = []
+    runs, run, line = [], [], np.inf
+    for place, value in enumerate(values):
+        if not np.isfinite(value):
+            continue
+        if not run:
+            line = 1.5 * np.median(calm[-50:]) if len(calm) >= 3 else np.inf
+        if value >= line and len(run) + 1 < longest:
+            run.append(place)
+            continue
+        if value >= line:
+            calm += [*values[run], value]
+        elif run:
+            runs.append((run[0], run[-1]))
+        run = []
+        calm.append(float(value))
+    return runs + ([(run[0], run[-1])] if run else [])
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.02, 0.3, 0.6]), st.sampled_from([8, 50]))
+def test_bursts_against_their_definition(seed: int, scatter: float, longest: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.exp(scatter * rng.standard_t(3, 300))
+    for begin in rng.integers(0, 300, 5):
+        values[begin : begin + rng.integers(1, 20)] *= 4.0
+    values[rng.random(300) < 0.05] = np.nan
+    said = [(b.first, 299 if b.last is None else b.last) for b in bursts(values, longest)]
+    runs = plain_bursts(values, longest)
+    assert {first for first, _ in said} <= {first for first, _ in runs} | {
+        b.first for b in bursts(values, longest) if b.last and b.last - b.first + 1 >= longest
+    }
+    sure = {(first, last) for first, last in runs if last < 280 and np.isfinite(values[first : last + 1]).sum() >= 5}
+    assert sure <= set(said)
 
 
 def test_slow_from_the_start_ends_where_it_ends() -> None:

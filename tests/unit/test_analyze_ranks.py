@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from lurcher.analyze.from_log import analyze_log
-from lurcher.analyze.rank_table import against_the_others, worth_a_look
 from lurcher.analyze.values import Verdict, VerdictEvent
 from lurcher.ingest.log import Log
 from lurcher.records import ITERATION
@@ -169,28 +169,12 @@ def test_durations_that_differ_are_each_rank_s_own() -> None:
     assert (event.onset_iteration, event.end_iteration) == (180, 194) and event.slowdown == pytest.approx(1.6, abs=0.04)
 
 
-def test_the_screen_passes_what_matters_only() -> None:
-    random = np.random.default_rng(4)
-    values = 1.0 + random.normal(0.0, 0.02, (500, 3000))
-    values *= 1.0 + random.normal(0.0, 0.05, (500, 1))  # what all have in common
-    values[300:340, 1234] *= 1.10
-    values[:, 77] *= 1.4  # always
-    places = worth_a_look(against_the_others(values))
-    assert 1234 in places and len(places) < 30
-
-
-@pytest.mark.parametrize("gaps", [False, True])
-def test_the_screen_is_the_plain_rule(gaps: bool) -> None:
-    """Against the rule written out rank by rank."""
-    random = np.random.default_rng(6)
-    ratios = 1.0 + random.normal(0.0, 0.04, (80, 40))
-    if gaps:
-        ratios[random.random(ratios.shape) < 0.1] = np.nan
-    expected = []
-    for place in range(40):
-        mine = [v for v in ratios[:, place] if np.isfinite(v)]
-        high = [v > 1.05 * np.percentile(mine, 25) for v in mine]
-        if any(sum(high[i : i + 7]) >= 5 for i in range(len(high) - 6)):
-            expected.append(place)
-    assert 0 < len(expected) < 40
-    assert worth_a_look(ratios).tolist() == expected
+def test_what_has_no_unit_is_no_number_of_seconds() -> None:
+    durations = np.ones((400, 1)) + np.random.default_rng(3).normal(0.0, 0.01, (400, 1))
+    durations[200:300] *= 1.5
+    log = replace(log_of({"duration_s": durations}), relative=True)
+    (event,) = analyze_log(log).events
+    assert event.lost_s == 0.0 and any("not known in seconds" in said for said in event.evidence)
+    assert analyze_log(log).throughput.healthy_iter_per_min is None
+    (sampled,) = analyze_log(replace(log, format="workers", stride=10)).events
+    assert sampled.lost_s == pytest.approx(100 * 10 * (1.0 - 1.0 / 1.5), rel=0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lurcher.analyze.period import as_floats
-from lurcher.analyze.series import Known, analyze_series
+from lurcher.analyze.series import Known, analyze_series, overlap, rates
+from lurcher.analyze.spans import Spans
 from lurcher.analyze.values import VerdictEvent
 
 Floats = NDArray[np.float64]
@@ -107,6 +109,36 @@ def test_a_stride_counts_in_what_was_lost() -> None:
     values = noise(600)
     values[200:400] *= 1.2
     assert only(values, stride=5).lost_s == pytest.approx(5 * only(values).lost_s)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12)
+
+
+def made(onset: int, end: int | None) -> VerdictEvent:
+    return VerdictEvent(kind="burst", onset_iteration=onset, end_iteration=end, detected_iteration=onset, slowdown=1.2, lost_s=0.0, cause="unknown")
+
+
+@given(SPANS, st.booleans(), st.integers(0, 120), st.integers(0, 30) | st.none())
+def test_overlaps_by_bisection_are_those_by_looking_at_all(gaps: list[tuple[int, int]], lasts: bool, onset: int, length: int | None) -> None:
+    told, at = [], 0
+    for gap, size in gaps:
+        told.append(made(at + gap, at + gap + size))
+        at += gap + size + 1
+    if told and lasts:
+        told[-1] = made(told[-1].onset_iteration, None)
+    asked = made(onset, None if length is None else onset + length)
+    assert [told[place] for place in Spans(told).touched_by(asked)] == [event for event in told if overlap(event, asked)]
+
+
+def test_rates_against_masks() -> None:
+    values, iterations = noise(900), np.arange(900) * 10
+    values[[5, 350]] = np.nan
+    for begin, end in ((100, 150), (300, 400), (700, None)):
+        values[begin:end] *= 1.5
+    told = [made(1000, 1490), msgspec.structs.replace(made(3000, 3990), kind="fail_slow", lost_s=9.0), made(7000, None)]
+    inside = [(iterations >= e.onset_iteration) & (iterations <= (e.end_iteration or 10**9)) for e in told]
+    healthy, slow = rates(values, told, iterations)
+    assert healthy == 60 / np.nanmedian(values[~np.any(inside, axis=0)]) and slow == 60 / np.nanmedian(values[inside[1]])
 
 
 TRACE = st.tuples(st.integers(0, 10**6), st.integers(60, 200), st.integers(60, 120), st.floats(1.15, 3.0))

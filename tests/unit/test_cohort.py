@@ -189,3 +189,35 @@ def test_slow_from_the_start_is_seen_in_the_cohort_only() -> None:
     found_none, reason = cohort_only(job({1: 2.0}, single)[1], single)
     assert found_none == ()
     assert "cannot be told" in reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.5, 3.0), min_size=2, max_size=9))
+def test_each_of_a_cohort_is_held_against_the_lower_median_of_the_others(times: list[float]) -> None:
+    """Against the plain rule, with a line that every rank above it crosses."""
+    wide = Layout.uniform(tp=1, pp=1, dp=len(times), num_layers=2, num_microbatches=2 * len(times))
+    found, _ = cohort_only(dict(enumerate(times)), wide, noise=0.0, min_slowdown=1.01)
+    expected = {}
+    for rank, own in enumerate(times):
+        others = sorted(times[:rank] + times[rank + 1 :])
+        expected[rank] = own / others[(len(others) - 1) // 2]
+    assert {s.component.ranks[0]: s.slowdown for s in found} == pytest.approx({r: x for r, x in expected.items() if x > 1.01})
+
+
+def test_without_a_layout_all_ranks_are_one_cohort_and_must_be_even() -> None:
+    even = dict.fromkeys(range(16), 1.0)
+    (found,), _ = cohort_only(even | {6: 1.4}, None)
+    assert found.component.ranks == (6,) and found.confidence == 0.5 and "layout is not known" in found.evidence[1]
+    uneven = {r: 1.0 + 0.03 * r for r in range(16)}
+    assert cohort_only(uneven, None)[0] == ()
+    by_design, reason = cohort_only(even | dict.fromkeys(range(12, 16), 1.4), None)
+    assert by_design == () and "4 of 16 ranks are over the line" in reason and "by design" in reason
+
+
+def test_a_fleet_that_differs_for_good_hides_no_slow_rank_and_accuses_none() -> None:
+    rng = np.random.default_rng(1)
+    per_unit = dict(enumerate((1.0 + 0.03 * np.clip(rng.standard_normal(10_000), -3, 3)).tolist()))
+    assert cohort_only(per_unit, None)[0] == ()
+    slow = {r: per_unit[r] * 1.3 for r in (17, 4_000, 9_999)}
+    found, _ = cohort_only(per_unit | slow, None)
+    assert sorted(s.component.ranks[0] for s in found) == [17, 4_000, 9_999]

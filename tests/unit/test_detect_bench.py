@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from lurcher.detect.default import DefaultDetector
 from lurcher.detect.residual import WorkloadResidual
@@ -84,6 +85,27 @@ def test_false_alarms_are_counted(bench) -> None:
     assert loud.num_iterations == 6_000 and loud.num_alarms > 0
 
 
+def test_variable_length_is_silent_and_ten_per_cent_is_found_within_twenty(bench) -> None:
+    series, _, _, detect = bench
+    sizes = detect.QUICK._replace(traces_variable=15)
+    found = detect.Bench(sizes, series.TUNING, ["default"], Console(quiet=True)).variable_length()
+    assert [row["slowdown"] for row in found] == ["5%", "10%", "20%"]
+    assert all(row["alarms while healthy"] == 0 and row["healthy iterations"] == 15 * 600 for row in found)
+    assert found[1]["found within 20"] == found[2]["found within 20"] == 1.0
+    assert found[1]["median delay"] <= found[1]["p90"] <= found[1]["worst"] < 20
+
+
+def test_memory_and_time_do_not_grow_with_the_series(bench) -> None:
+    _, run, _, _ = bench
+    for with_residual in (False, True):
+        kept = run.memory(DefaultDetector, 8_000, 1, with_residual=with_residual)
+        assert 0 < kept.held < 100_000
+        assert kept.added < 0.1 * kept.held
+    took = run.speed(DefaultDetector, 5_000, 1, with_residual=True)
+    assert took.last_tenth_us < 3 * took.us
+    assert 0 < took.reference_ns < 1e3 * took.us
+
+
 def test_corpus_has_the_mix_of_table_1(bench) -> None:
     series, _, corpus, _ = bench
     compute, communication = corpus.MIXES
@@ -98,7 +120,7 @@ def test_corpus_has_the_mix_of_table_1(bench) -> None:
 
 def test_it_prints_and_writes_its_tables(bench, tmp_path, monkeypatch, capsys) -> None:
     series, _, corpus, detect = bench
-    monkeypatch.setattr(detect, "QUICK", detect.Sizes(800, 800, 1, 1, 1, 400))
+    monkeypatch.setattr(detect, "QUICK", detect.Sizes(800, 800, 1, 1, 4, 1, 400))
     monkeypatch.setattr(detect, "MIXES", (corpus.Mix("compute", 8, 2, 1.1, 1.3),))
     monkeypatch.setattr(sys, "argv", ["detect.py", "--quick", "--detector", "default", "--json", str(tmp_path / "out.json")])
     detect.main()

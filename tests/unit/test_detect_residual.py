@@ -70,6 +70,19 @@ def test_variable_length_becomes_quiet_and_ten_per_cent_shows(scatter: float) ->
     assert max(delays) <= 20
 
 
+@pytest.mark.parametrize("place", range(0, MIN_POINTS, 3))
+@pytest.mark.parametrize("num_spikes", [1, 2])
+def test_checkpoints_among_the_first_rows_do_not_tilt_the_fit(place: int, num_spikes: int) -> None:
+    """A level that is off by several percent at first and then creeps back looks like a fault that comes on slowly."""
+    off = []
+    for seed in range(20):
+        tokens, squares, seconds = work(60, seed)
+        seconds = seconds * (1 + 0.01 * np.random.default_rng(seed).standard_normal(60))
+        seconds[(place + 5 * np.arange(num_spikes)) % MIN_POINTS] *= 2.5
+        off.append(np.nanmedian(feed(WorkloadResidual(), seconds, tokens, squares)) - 1)
+    assert max(abs(v) for v in off) < 0.035
+
+
 def test_frozen_means_frozen() -> None:
     tokens, squares, seconds = work(300, 3)
     fit = WorkloadResidual()

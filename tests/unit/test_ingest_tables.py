@@ -97,7 +97,7 @@ def test_blocks_of_any_size_give_the_same(tmp_path: Path) -> None:
     path = written(tmp_path / "a", [f"line {i} " + "x" * (i % 37) for i in range(300)], end="\r\n")
     whole = path.read_bytes().split(b"\n")[:-1]
     for size in (1, 2, 7, 64, 1000, 1 << 20):
-        found = [(block.first_line + i, line) for block in blocks(path, block_bytes=size) for i, line in enumerate(block.lines)]
+        found = [(block.first_line + i, line) for block in blocks(path, chunk_bytes=size) for i, line in enumerate(block.lines)]
         assert found == list(enumerate(whole, 1))
 
 

@@ -49,6 +49,20 @@ def test_equals_brute_force_on_two_thousand_cases_with_the_walk_as_cost() -> Non
         assert worst(times, found) == min(worst(times, split) for split in all_splits(num_microbatches, num_replicas, min_each))
 
 
+def test_equals_handing_out_one_by_one_where_brute_force_cannot_count() -> None:
+    """The greedy of the textbook: each next micro-batch to the replica that then ends earliest. 128 replicas, some slow, some small."""
+    rng = np.random.default_rng(9)
+    tables = [walk_table(rng, int(rng.integers(9, 20))) for _ in range(60)]
+    times = [tables[i] for i in rng.integers(len(tables), size=128)]
+    handed = [0] * 128
+    for _ in range(1024):
+        i = min((i for i in range(128) if handed[i] + 1 < len(times[i])), key=lambda i: float(times[i][handed[i] + 1]))
+        handed[i] += 1
+    found = min_max_split(times, 1024, 0)
+    assert sum(found) == 1024
+    assert worst(times, found) == worst(times, tuple(handed))
+
+
 def test_moves_no_more_than_an_optimal_split_needs() -> None:
     rng = np.random.default_rng(6)
     for _ in range(300):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from math import inf, isfinite
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -34,25 +37,24 @@ def bursts(values: Floats, longest: int) -> tuple[Burst, ...]:
     """Runs of at least MIN_SAMPLES high samples, each against the median of the samples before it; at `longest` samples a run is cut off, and its
     level is the new one. NaN breaks nothing."""
     found: list[Burst] = []
-    calm: list[float] = []
+    calm: deque[float] = deque(maxlen=LEVEL_SAMPLES)
     run: list[int] = []
-    line = np.inf
-    for position, value in enumerate(values):
-        if not np.isfinite(value):
+    line = inf
+    for position, value in enumerate(map(float, values)):
+        if not isfinite(value):
             continue
         if not run:
-            level = calm[-LEVEL_SAMPLES:]
             # No median is below the least: most samples need none.
-            line = MIN_HEIGHT * float(np.median(level)) if len(level) >= MIN_SAMPLES and value >= MIN_HEIGHT * min(level) else np.inf
+            line = MIN_HEIGHT * median(calm) if len(calm) >= MIN_SAMPLES and value >= MIN_HEIGHT * min(calm) else inf
         if value >= line:
             run.append(position)
             if len(run) < longest:
                 continue
-        found += _burst(values, run, line / MIN_HEIGHT, over=True)
-        calm += [float(v) for v in values[run]] if len(run) >= longest else []
-        run = []
-        calm.append(float(value))
-        del calm[: -2 * LEVEL_SAMPLES]
+        if run:
+            found += _burst(values, run, line / MIN_HEIGHT, over=True)
+            calm.extend(values[run].tolist() if len(run) >= longest else ())
+            run = []
+        calm.append(value)
     return (*found, *_burst(values, run, line / MIN_HEIGHT, over=False))
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lurcher.analyze.period import Floats, Ints, as_floats
+from lurcher.analyze.period import Floats, Ints, median_or
+from lurcher.analyze.rank_table import blocks, rank_table, row_medians
 from lurcher.analyze.series import Known
 from lurcher.detect.default import DefaultDetector
 from lurcher.detect.residual import WorkloadResidual
@@ -17,10 +19,13 @@ from lurcher.ingest.log import Log
 ALTERNATES = 2.0
 """Times the difference between steps two apart that neighbours differ by, where even and odd steps are of two kinds."""
 MIN_STEPS = 20
+WORK = ("num_tokens", "sum_len_sq")
+"""Columns that say how much work an iteration is."""
 
 
 class JobSeries(NamedTuple):
-    """A log's job, one value an iteration: the median over ranks, for all wait for each other."""
+    """A log's job, one value an iteration. Times are the median over ranks, for all wait for each other; work is that of the rank with the most, for
+    which they wait."""
 
     iterations: Ints
     durations_s: Floats
@@ -39,17 +44,25 @@ class Residuals(NamedTuple):
 
 def job_series(log: Log) -> JobSeries:
     """Collapse the ranks of a log. Iterations in the input's numbers, rising."""
-    rows = log.rows
-    iterations, first = np.unique(rows["index"], return_index=True)
-    parts = np.split(np.arange(len(rows)), first[1:])
+    table = rank_table(log)
+    unknown = np.full(len(table.iterations), np.nan)
+    times = [row_medians(table.column(name)) if name in log.columns else unknown for name in ("duration_s", "expected_s")]
+    work = {name: table.column(name) for name in WORK if name in log.columns}
+    if len(table.ranks) > 1 and work:
+        place = _busiest(list(work.values()))[:, None]
+        work = {name: np.take_along_axis(values, place, axis=1) for name, values in work.items()}
+    tokens, squares = (work[name][:, 0] if name in work else unknown for name in WORK)
+    return JobSeries(table.iterations, times[0], tokens, squares, times[1])
 
-    def middle(name: str) -> Floats:
-        values = as_floats(rows[name])
-        if len(iterations) == len(rows):
-            return values
-        return np.array([np.nanmedian(values[part]) if np.isfinite(values[part]).any() else np.nan for part in parts])
 
-    return JobSeries(iterations.astype(np.int64), middle("duration_s"), middle("num_tokens"), middle("sum_len_sq"), middle("expected_s"))
+def _busiest(work: Sequence[Floats]) -> NDArray[np.intp]:
+    """The place of the rank with the most work in each iteration; each kind of work in units of its median, for what each costs is not known."""
+    usual = [median_or(row_medians(values), 1.0) for values in work]
+    found = np.zeros(len(work[0]), np.intp)
+    for part in blocks(*work[0].shape):
+        total = sum(np.nan_to_num(values[part]) / one for values, one in zip(work, usual, strict=True))
+        found[part] = np.argmax(total, axis=1)
+    return found
 
 
 def residuals(log: Log, job: JobSeries, baselines: Sequence[Log]) -> Residuals:

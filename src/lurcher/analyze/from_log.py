@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from lurcher.analyze.expected import job_series, residuals
+from lurcher.analyze.rank_table import rank_table
 from lurcher.analyze.ranks import rank_events
 from lurcher.analyze.recurring import periodic_work
 from lurcher.analyze.series import analyze_series, rates
@@ -32,13 +33,13 @@ def analyze_log(log: Log, baselines: Sequence[Log] = ()) -> Verdict:
         job.iterations, expected.values, job.durations_s, expected.known, stride=log.stride, expects_one=expected.known == "baseline"
     )
     of_job = [msgspec.structs.replace(e, evidence=(*e.evidence, expected.reason)) for e in by_job.events]
-    events = _merge(of_job, rank_events(log), NEAR_SAMPLES * log.stride, several_ranks=log.num_ranks > 1)
+    events = _merge(of_job, rank_events(rank_table(log), job.durations_s), NEAR_SAMPLES * log.stride, several_ranks=log.num_ranks > 1)
     events = (*events, *_restarts_in_the_input(log, events))
     events = tuple(msgspec.structs.replace(e, evidence=(*e.evidence, *log.notes)) for e in events)
     healthy, slow = rates(job.durations_s, events, job.iterations)
-    if _relative(log):
+    if log.relative:
         healthy, slow = None, None
-        events = tuple(msgspec.structs.replace(e, lost_s=_lost_of_samples(log, e)) for e in events)
+        events = tuple(_without_unit(log, e) for e in events)
     verdict = build_verdict(
         source=Source(path=log.path, format=log.format, num_iterations=len(job.iterations), num_ranks=log.num_ranks),
         events=events,
@@ -49,17 +50,14 @@ def analyze_log(log: Log, baselines: Sequence[Log] = ()) -> Verdict:
     return msgspec.structs.replace(verdict, summary=f"{verdict.summary.removesuffix('.')}; {said}.") if said else verdict
 
 
-def _relative(log: Log) -> bool:
-    """Whether durations have no unit, so that no sum of them is a number of seconds."""
-    return log.format == "workers" and any("relative" in note for note in log.notes)
-
-
-def _lost_of_samples(log: Log, event: VerdictEvent) -> float:
-    """Seconds lost where a sample stands for `stride` seconds of one worker, and only its ratio to the level before is known."""
+def _without_unit(log: Log, event: VerdictEvent) -> VerdictEvent:
+    """An event of durations without a unit. Where samples are taken every so many seconds, their share that was lost is known, else nothing is."""
+    if log.format != "workers":
+        return msgspec.structs.replace(event, lost_s=0.0, evidence=(*event.evidence, "durations have no unit: what was lost is not known in seconds"))
     num = np.unique(log.rows["index"])
     end = num[-1] if event.end_iteration is None else event.end_iteration
     samples = int(((num >= event.onset_iteration) & (num <= end)).sum())
-    return float(samples * log.stride * (1.0 - 1.0 / event.slowdown))
+    return msgspec.structs.replace(event, lost_s=float(samples * log.stride * (1.0 - 1.0 / event.slowdown)))
 
 
 def _merge(by_job: Sequence[VerdictEvent], by_rank: Sequence[VerdictEvent], near: int, *, several_ranks: bool) -> tuple[VerdictEvent, ...]:

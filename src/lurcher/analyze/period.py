@@ -60,9 +60,8 @@ def periods(iterations: Ints, values: Floats, changes: Sequence[ChangePoint], le
     """
     found: list[Period] = []
     steps: list[ChangePoint] = []
-    for change in changes:
-        if change.tier != "confirmed":
-            continue
+    confirmed = [change for change in changes if change.tier == "confirmed"]
+    for number, change in enumerate(confirmed):
         here = int(np.searchsorted(iterations, change.iteration))
         if steps and (back := _unseen_return(iterations, values, steps, here)) is not None:
             found.append(_period(iterations, values, steps, back, here, found, level_points))
@@ -70,7 +69,8 @@ def periods(iterations: Ints, values: Floats, changes: Sequence[ChangePoint], le
         if change.direction == "slower":
             steps.append(change)
         elif steps and change.after_s <= _closing_level(steps):
-            found.append(_period(iterations, values, steps, here, len(values), found, level_points))
+            limit = next((int(np.searchsorted(iterations, c.iteration)) for c in confirmed[number + 1 :] if c.direction == "slower"), len(values))
+            found.append(_period(iterations, values, steps, here, max(limit, here + 1), found, level_points))
             steps = []
     if steps:
         back = _unseen_return(iterations, values, steps, len(values))

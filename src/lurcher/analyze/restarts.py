@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -32,15 +34,16 @@ class Restart(NamedTuple):
 def restarts(values: Floats) -> tuple[Restart, ...]:
     """All restarts of a series. No verdict depends on samples after `detected`."""
     known = np.flatnonzero(np.isfinite(values))
+    series = values[known]
     calm: deque[float] = deque(maxlen=BEFORE)
     found: list[Restart] = []
     place = 0
-    while place < len(known):
-        value = float(values[known[place]])
-        if len(calm) == BEFORE and value >= SPIKE * min(calm) and value >= SPIKE * float(np.median(calm)):
-            length = _length(values, known, place, SPIKE * float(np.median(calm)))
-            following = values[known[place + length : place + length + AFTER]]
-            if length <= MOST_SAMPLES and len(following) == AFTER and (after := _level(following)) <= DROP * (before := _level(np.array(calm))):
+    while place < len(series):
+        value = series.item(place)
+        if len(calm) == BEFORE and value >= SPIKE * min(calm) and value >= (line := SPIKE * median(calm)):
+            length = _length(series, place, line)
+            following = series[place + length : place + length + AFTER].tolist()
+            if length <= MOST_SAMPLES and len(following) == AFTER and (after := _level(following)) <= DROP * (before := _level(calm)):
                 last = place + length - 1
                 found.append(Restart(int(known[place]), int(known[last]), int(known[last + AFTER]), before, after))
                 calm.clear()
@@ -51,13 +54,14 @@ def restarts(values: Floats) -> tuple[Restart, ...]:
     return tuple(found)
 
 
-def _level(values: Floats) -> float:
+def _level(samples: Iterable[float]) -> float:
     """The median over pairs: where even and odd steps differ, the median of a few single ones jumps between the two."""
-    return float(np.median((values[: len(values) // 2 * 2 : 2] + values[1 : len(values) // 2 * 2 : 2]) / 2.0))
+    samples = iter(samples)
+    return median((even + odd) / 2.0 for even, odd in zip(samples, samples, strict=False))
 
 
-def _length(values: Floats, known: np.ndarray, place: int, line: float) -> int:
+def _length(series: Floats, place: int, line: float) -> int:
     end = place
-    while end < len(known) and values[known[end]] >= line:
+    while end < len(series) and series[end] >= line:
         end += 1
     return end - place

@@ -17,6 +17,7 @@ from lurcher.analyze.bursts import bursts
 from lurcher.analyze.period import LEVEL_POINTS, Floats, Ints, Period, periods
 from lurcher.analyze.restarts import Restart, restarts
 from lurcher.analyze.shape import is_hump, is_ramp
+from lurcher.analyze.spans import Spans
 from lurcher.analyze.values import EventKind, Suspect, VerdictEvent
 from lurcher.detect.default import DefaultDetector
 from lurcher.records import Cause, ChangePoint
@@ -110,23 +111,24 @@ def _with_short_bursts(series: _Series, events: Sequence[VerdictEvent], longest:
 
     What is high enough to be a burst is certain before the detector is, and then the event was known from then on.
     """
-    told = list(events)
+    told, spans = list(events), Spans(events)
     for burst in bursts(series.residuals, longest):
         period = Period(burst.first, burst.last, int(series.iterations[burst.detected]), burst.before, burst.level, None, ())
         event = _event(series, period, "level_shift" if burst.last is None else "burst")
-        covering = [place for place, other in enumerate(told) if overlap(event, other)]
+        covering = spans.touched_by(event)
         for place in covering:
             sooner = min(told[place].detected_iteration, event.detected_iteration)
             told[place] = msgspec.structs.replace(told[place], detected_iteration=sooner)
         if not covering and (burst.last is None or burst.last - burst.first + 1 < longest):
             told.append(event)
-    return told
+    return sorted(told, key=lambda e: e.onset_iteration)
 
 
 def _restarts(series: _Series, events: Sequence[VerdictEvent]) -> list[VerdictEvent]:
     """Restarts outside of what is over; one within a period that lasts may be its end."""
+    spans = Spans([event for event in events if event.end_iteration is not None])
     said = [_restart_event(series, restart) for restart in restarts(series.residuals)]
-    return [event for event in said if not any(overlap(event, other) for other in events if other.end_iteration is not None)]
+    return [event for event in said if not spans.touched_by(event)]
 
 
 def _restart_event(series: _Series, restart: Restart) -> VerdictEvent:
@@ -201,17 +203,17 @@ def rates(durations_s: Floats, events: Sequence[VerdictEvent], iterations: Ints)
     """Healthy and slow iterations per minute: medians outside all events, and inside the costliest fail_slow."""
     outside = np.isfinite(durations_s)
     for event in events:
-        outside &= ~_within(iterations, event)
+        outside[_within(iterations, event)] = False
     slow = [event for event in events if event.kind == "fail_slow"]
     healthy = 60.0 / float(np.median(durations_s[outside])) if outside.any() else None
     if not slow:
         return healthy, None
-    worst = max(slow, key=lambda event: event.lost_s)
-    inside = _within(iterations, worst) & np.isfinite(durations_s)
-    return healthy, 60.0 / float(np.median(durations_s[inside])) if inside.any() else None
+    inside = durations_s[_within(iterations, max(slow, key=lambda event: event.lost_s))]
+    inside = inside[np.isfinite(inside)]
+    return healthy, 60.0 / float(np.median(inside)) if len(inside) else None
 
 
-def _within(iterations: Ints, event: VerdictEvent) -> np.ndarray:
-    end = iterations[-1] if event.end_iteration is None else event.end_iteration
-    inside: np.ndarray = (iterations >= event.onset_iteration) & (iterations <= end)
-    return inside
+def _within(iterations: Ints, event: VerdictEvent) -> slice:
+    """Places of the event's iterations, which rise."""
+    end = len(iterations) if event.end_iteration is None else int(np.searchsorted(iterations, event.end_iteration, side="right"))
+    return slice(int(np.searchsorted(iterations, event.onset_iteration)), end)

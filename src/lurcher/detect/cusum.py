@@ -17,7 +17,7 @@ THRESHOLD = 20.0
 """Page's h, in units of scatter: see bench/detect.py for how it was tuned."""
 CLIP_SIGMAS = 3.0
 CLIP = 0.06
-"""Points count as at most three scatters from the level, or 6 % if that is more, as in the default."""
+"""Points count as at most three scatters from the level, or 6 % if that is more (detection.md, section 5, for the default)."""
 ARM = 18
 _AFTER_REBASE = 5
 _KEPT = 200

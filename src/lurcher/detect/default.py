@@ -8,12 +8,13 @@ relative to the series' own level and scatter; both are frozen while anything is
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 from math import isfinite
 from statistics import median
 from typing import Literal, NamedTuple
 
 from lurcher.config import DetectSection
-from lurcher.detect.baseline import Baseline
+from lurcher.detect.baseline import Baseline, Scale
 from lurcher.detect.drift import Anchor, Drift
 from lurcher.detect.focus import Segment
 from lurcher.detect.memory import Memory
@@ -107,17 +108,17 @@ class DefaultDetector:
     @property
     def level(self) -> float:
         """The level that new points are held against, in the unit of the input."""
-        return self._baseline.level
+        return self._scale.level
 
     @property
     def sigma(self) -> float:
         """Relative scatter of the series, widened while few points are known."""
-        return self._baseline.sigma
+        return self._scale.sigma
 
     @property
     def line(self) -> float:
         """The slowdown over the present level above which a point counts as slow."""
-        return 1.0 + max(self.config.min_slowdown - 1.0, FAST_SIGMAS * self.sigma) + self._baseline.level_error
+        return 1.0 + max(self.config.min_slowdown - 1.0, FAST_SIGMAS * self._scale.sigma) + self._scale.level_error
 
     @property
     def drift(self) -> Drift | None:
@@ -139,6 +140,7 @@ class DefaultDetector:
     def _stand_on(self, baseline: Baseline) -> None:
         """From now on, hold points against another level; the tests begin afresh."""
         self._baseline = baseline
+        self._scale: Scale = baseline.scale(self._memory.phi)
         self._up, self._down = Side(), Side()
         # The latest points beyond the line, one bit each, the newest lowest.
         self._slow_bits, self._fast_bits = 0, 0
@@ -147,37 +149,49 @@ class DefaultDetector:
 
     def _learn(self, residual: float) -> None:
         self._baseline.add(residual)
-        if len(self._baseline) >= self._num_to_learn:
-            self.state = "healthy"
-            self.reason = f"level {self.level:.4g}, scatter {self.sigma:.1%} from {len(self._baseline)} iterations"
-            for point in self._ring:  # a fault may have begun meanwhile
-                self._mark(point.value / self.level, self.line)
+        self._scale = self._baseline.scale(0.0)
+        if len(self._baseline) < self._num_to_learn:
+            return
+        self.state = "healthy"
+        zs = [self._z(value / self.level) for value in self._baseline.points]
+        for previous_z, z in pairwise(zs):
+            self._memory.add(z, previous_z)
+        self._last_z = zs[-1]
+        self._scale = self._baseline.scale(self._memory.phi)
+        self.reason = f"level {self.level:.4g}, scatter {self.sigma:.1%} from {len(self._baseline)} iterations"
+        for point in self._ring:  # a fault may have begun meanwhile
+            self._mark(point.value / self.level, self.line)
 
     def _mark(self, ratio: float, line: float) -> None:
         self._slow_bits = ((self._slow_bits << 1) | (ratio > line)) & self._window
         self._fast_bits = ((self._fast_bits << 1) | (ratio * line < 1.0)) & self._window
 
     def _feed(self, residual: float, iteration: int) -> None:
-        baseline = self._baseline
-        ratio = residual / baseline.level
+        scale = self._scale
+        ratio = residual / scale.level
         self._mark(ratio, self.line)
-        self._up.feed(ratio - 1.0, iteration, baseline, self._memory)
-        self._down.feed(1.0 / ratio - 1.0, iteration, baseline, self._memory)
+        self._up.feed(ratio - 1.0, iteration, scale, self._memory)
+        self._down.feed(1.0 / ratio - 1.0, iteration, scale, self._memory)
         if self.state in ("suspect", "worse") or self._up.watched is not None or self._down.watched is not None:
             self._pending.clear()
             return
         # A point is learned from late, when the tests have seen that nothing came after it.
-        clip = max(CLIP_SIGMAS * baseline.sigma, CLIP)
-        z = max(-clip, min(clip, ratio - 1.0)) / baseline.sigma
+        z = self._z(ratio)
         self._pending.append(_Pending(residual, iteration, z, self._last_z))
         self._last_z = z
         if len(self._pending) > _DELAY:
             self._take(self._pending.popleft())
 
+    def _z(self, ratio: float) -> float:
+        """Distance from the level in units of the scatter, a spike clipped."""
+        clip = max(CLIP_SIGMAS * self._scale.sigma, CLIP)
+        return max(-clip, min(clip, ratio - 1.0)) / self._scale.sigma
+
     def _take(self, point: _Pending) -> None:
         """Learn from a point that nothing speaks against."""
         self._baseline.add(point.value)
         self._memory.add(point.z, point.previous_z)
+        self._scale = self._baseline.scale(self._memory.phi)
         if self._healthy is None and self._anchor.add(point.value, point.iteration) and self.drift is not None:
             self.reason = f"the level has crept up to x{self.drift.slowdown:.3f} since iteration {self.drift.since}, without a step"
 
@@ -185,7 +199,7 @@ class DefaultDetector:
 
     def _segment(self, side: Side) -> Segment | None:
         """The segment of one direction that alarms, if one does."""
-        found = side.alarming(self._baseline, self._memory)
+        found = side.alarming(self._scale, self._memory)
         if found is None:
             return None
         middle = median(self._last(found.length)) / self.level
@@ -255,8 +269,7 @@ class DefaultDetector:
         points = self._last(onset.num_points)
         before, after = self.level, median(points)
         healthy = self._healthy if self._healthy is not None else self._baseline
-        reference = healthy.level
-        sigma = healthy.sigma
+        reference, sigma, *_ = healthy.scale(self._memory.phi)
         fresh = Baseline(points, kept_sigma=sigma)
         self._ring.clear()
         near = NEAR + sigma

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from lurcher.detect.correlation import inflation
+
 _MAX_STARTS = 24
 """Bound on memory and time; e^24 points would be needed to fill it by chance."""
 
@@ -18,6 +20,7 @@ class _Start(NamedTuple):
     total: float
     num_above: int
     iteration: int  # the first point after this start
+    first: float  # and that point itself
 
 
 class Segment(NamedTuple):
@@ -33,6 +36,7 @@ class Focus:
     """Feed it points with mean below 0 while nothing happens (shift them by a dead zone), in units of their scatter."""
 
     def __init__(self) -> None:
+        self._last = 0.0
         self._clear()
 
     def _clear(self) -> None:
@@ -45,9 +49,10 @@ class Focus:
         """Take one point; return the statistic over all segments that end with it."""
         if z <= 0.0 and not self._starts:
             return 0.0  # most points of a healthy series: nothing is open, and nothing begins
-        self._add_start(iteration)
+        self._add_start(_Start(self._number, self._total, self._num_above, iteration, z))
         self._number += 1
         self._total += z
+        self._last = z
         self._num_above += z > 0
         if self._total <= self._starts[0].total:
             # No segment has a positive mean: begin afresh, which also keeps the numbers small.
@@ -61,10 +66,11 @@ class Focus:
                 best = max(best, score)
         return best
 
-    def best(self, min_length: int, min_fraction: float, min_mean: float = 0.0, phi: float = 0.0) -> Segment:
+    def best(self, min_length: int, min_fraction: float, min_mean: float = 0.0, phi: float = 0.0, offset: float = 0.0) -> Segment:
         """The best segment of at least `min_length` points, `min_fraction` of them above 0, whose mean is at least `min_mean`; score 0 if there is none.
 
-        `phi` is the lag-1 correlation of the points: scores are divided by what it adds to the variance of a sum of that length.
+        `phi` is the lag-1 correlation of the points, `offset` the variance of an error that all of them share, that of the level they are
+        held against: scores are divided by what both add to the variance of a sum of that length.
         """
         found = Segment(0.0, 0, 0.0, 0)
         for start in self._starts:
@@ -73,32 +79,38 @@ class Focus:
             if length < min_length or rise <= 0.0 or rise < min_mean * length:
                 continue
             fraction = (self._num_above - start.num_above) / length
-            score = rise * rise / (2 * length * inflation(length, phi))
+            score = rise * rise / (2 * length * (inflation(length, phi) + length * offset))
             if fraction >= min_fraction and score > found.score:
                 found = Segment(score, length, fraction, start.iteration)
         return found
 
-    def likeliest_rise(self, size: float, slack: float, min_length: int, min_fraction: float, phi: float = 0.0) -> Segment:
+    def likeliest_rise(self, size: float, slack: float, min_length: int, min_fraction: float, phi: float = 0.0, offset: float = 0.0) -> Segment:
         """The segment most in favour of a rise by `size` above `slack`, both in the unit of the points, over no rise: its log-likelihood ratio as score.
 
-        size * (sum - (slack + size / 2) * length) for normal points, divided by what correlation adds: Page's CUSUM for a known
-        change. Its best start minimises a linear function of (i, S_i), and so lies on the same hull.
+        For points that are AR(1) with coefficient `phi` and normal with variance 1: the ratio of the likelihoods of the segment's first point, and of
+        the innovations e_t = y_t - phi y_(t-1), y = point - slack, of all later ones, which a rise lifts by size (1 - phi). The points before
+        the segment do not count: taken into the first innovation they would say more, but then a phi too large makes much of a spike.
+        With phi = 0 it is Page's CUSUM for a known change, whose best start minimises a linear function of (i, S_i) and so lies on the
+        same hull. `offset`: as in `best`.
         """
         found = Segment(0.0, 0, 0.0, 0)
-        half = slack + size / 2
+        later = 1.0 - phi
         for start in self._starts:
             length = self._number - start.number
-            rise = self._total - start.total
-            if length < min_length or rise <= half * length:
+            if length < min_length:
                 continue
+            first = start.first - slack
+            rest = self._total - start.total - slack * length - first
+            innovations = rest - phi * (rest + first - (self._last - slack))
+            score = size * (first - size / 2 + (innovations - (length - 1) * later * size / 2) / (1.0 + phi))
             fraction = (self._num_above - start.num_above) / length
-            score = size * (rise - half * length) / inflation(length, phi)
-            if fraction >= min_fraction and score > found.score:
-                found = Segment(score, length, fraction, start.iteration)
+            if score > found.score and fraction >= min_fraction:
+                score /= 1.0 + length * offset / inflation(length, phi)
+                if score > found.score:
+                    found = Segment(score, length, fraction, start.iteration)
         return found
 
-    def _add_start(self, iteration: int) -> None:
-        new = _Start(self._number, self._total, self._num_above, iteration)
+    def _add_start(self, new: _Start) -> None:
         starts = self._starts
         while starts and starts[-1].total >= new.total:
             starts.pop()
@@ -107,14 +119,6 @@ class Focus:
         starts.append(new)
         if len(starts) > _MAX_STARTS:
             del starts[0]
-
-
-def inflation(length: int, phi: float) -> float:
-    """Variance of a sum of `length` points of an AR(1) series over that of independent points with the same scatter.
-
-    (1 + phi) / (1 - phi) - 2 phi (1 - phi^length) / (length (1 - phi)^2): 1 for one point, (1 + phi) / (1 - phi) for very many.
-    """
-    return (1.0 + phi) / (1.0 - phi) - 2.0 * phi * (1.0 - phi**length) / (length * (1.0 - phi) ** 2)
 
 
 def _slope(a: _Start, b: _Start) -> float:

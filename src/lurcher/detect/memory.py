@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from lurcher.detect.focus import inflation
+from lurcher.detect.correlation import inflation
 
 LAG_POINTS = 600
 """Points over which the lag-1 correlation is averaged."""
@@ -27,8 +27,8 @@ class Memory:
         self._product, self._square, self.num_points = 0.0, 0.0, 0
         self._block_sum, self._block_length = 0.0, 0
         self._block_square, self._num_blocks = 0.0, 0
-        self.phi = _width(0)
-        """Lag-1 correlation, widened by its own error, of 0..0.9."""
+        self.phi = min(MAX_PHI, _width(0))
+        """Lag-1 correlation, widened by what its estimate may be off, of 0..0.9."""
         self.excess = 1.0
         """Variance of a sum over what phi explains, at least 1; only what exceeds the estimate's own error counts."""
 
@@ -56,5 +56,9 @@ class Memory:
 
 
 def _width(num_points: int) -> float:
-    """By how much phi may be more than it seems: its standard error, and at first what is not known at all (0.6 before the first point)."""
-    return 1.0 / sqrt(num_points + 10) + 3.0 / (num_points + 10)
+    """By how much phi may be more than it seems.
+
+    Its standard error; and, while there are few points, that a stretch about its own median seems to hang together less than the series does
+    (by (1 + 3 phi) / n, Kendall, Biometrika 41, 1954) and that it may be one wave of it: before the first point nothing below MAX_PHI is ruled out.
+    """
+    return 1.0 / sqrt(num_points + 10) + 8.0 / (num_points + 10)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from lurcher.detect.baseline import Baseline
+from lurcher.detect.baseline import Scale
 from lurcher.detect.focus import Focus, Segment
 from lurcher.detect.memory import Memory
 
@@ -16,9 +16,10 @@ DEAD_ZONE = 0.012
 """What counts as nothing in a single point (detection.md, section 5: 2 %, or 1 to 1.5 % where no drift is; the baseline follows drift)."""
 MIN_RISE = 0.03
 """A segment's mean must rise so much: real jobs step by 1 to 3 % for reasons of their own (seen in public logs at 0.3 % noise)."""
-CLIP = 0.06
+CLIP = 0.05
 CLIP_SIGMAS = 3.0
-"""Points count as at most 6 % from the level, or three scatters if that is more (the same section)."""
+"""Points count as at most 5 % from the level, or three scatters if that is more (the same section has 6 %): a spike is no better evidence of SIZE
+than a point that is slow by SIZE."""
 
 
 class Rung(NamedTuple):
@@ -33,13 +34,13 @@ SHORT = Rung(7, 0.8, 25.0)
 """Immune to bursts and spikes that run into each other (the same section; 18 gave false alarms on periodic work)."""
 LONG = Rung(15, 0.7, 10.0)
 """FOCuS above the dead zone: noise scores 10 by chance once in e^10 tries, and the dead zone makes it far rarer."""
-KNOWN = Rung(12, 0.6, 14.0)
-"""Scored by the log-likelihood ratio of a rise of SIZE over none: noise reaches 14 once in e^14 tries."""
+KNOWN = Rung(12, 0.6, 15.0)
+"""Scored by the log-likelihood ratio of a rise of SIZE over none: noise reaches 15 once in e^15 tries."""
 SIZE = 0.05
 """The smallest fault that is searched for by its size: for a known change no test is quicker (Page's CUSUM; Moustakides 1986)."""
 WATCH = Rung(3, 0.5, 3.0)
 """While such a segment is open nothing is learned; every segment that alarms is one."""
-UNTRUSTED = 15.0
+UNTRUSTED = 20.0
 """What the thresholds are raised by while few points are known: level, scatter and how far the points hang together are guesses then."""
 UNSETTLED = 200
 SETTLED = 400
@@ -51,37 +52,39 @@ class Side:
 
     def __init__(self) -> None:
         self._focus = Focus()
-        self._min_mean = 0.0
         self.watched: Segment | None = None
         """The open segment that keeps the baseline from learning, if any."""
 
-    def feed(self, rel: float, iteration: int, baseline: Baseline, memory: Memory) -> None:
+    def feed(self, rel: float, iteration: int, scale: Scale, memory: Memory) -> None:
         """Take one point, `rel` = ratio to the level - 1."""
-        sigma = baseline.sigma
-        # A level that is itself uncertain widens the zone in which nothing is read into a point.
-        dead = DEAD_ZONE + 2.0 * baseline.level_error
+        sigma = scale.sigma
         clip = max(CLIP_SIGMAS * sigma, CLIP)
-        score = self._focus.update((max(-clip, min(clip, rel)) - dead) / sigma, iteration)
-        self._min_mean = max(0.0, (MIN_RISE - dead) / sigma)
-        self.watched = self._passes(WATCH, memory) if score > WATCH.threshold else None
+        score = self._focus.update((max(-clip, min(clip, rel)) - DEAD_ZONE) / sigma, iteration)
+        self.watched = self._passes(WATCH, scale, memory) if score > WATCH.threshold else None
 
-    def alarming(self, baseline: Baseline, memory: Memory) -> Segment | None:
+    def alarming(self, scale: Scale, memory: Memory) -> Segment | None:
         """The segment that alarms, if one does; its score is corrected for correlation."""
         if self.watched is None:
             return None
         raised = UNTRUSTED * (1.0 - min(1.0, max(0.0, (memory.num_points - UNSETTLED) / (SETTLED - UNSETTLED))))
-        return self._passes(SHORT, memory, raised) or self._known(baseline.sigma, memory, raised) or self._passes(LONG, memory, raised)
+        return self._passes(SHORT, scale, memory, raised) or self._known(scale, memory, raised) or self._passes(LONG, scale, memory, raised)
 
     def longest(self) -> Segment:
         """The best segment without regard to its score: where a change that is known by other means may have begun."""
         return self._focus.best(SHORT.min_length, SHORT.min_fraction)
 
-    def _passes(self, rung: Rung, memory: Memory, raised: float = 0.0) -> Segment | None:
-        best = self._focus.best(rung.min_length, rung.min_fraction, self._min_mean, memory.phi)
+    def _passes(self, rung: Rung, scale: Scale, memory: Memory, raised: float = 0.0) -> Segment | None:
+        min_mean = (MIN_RISE - DEAD_ZONE) / scale.sigma
+        best = self._focus.best(rung.min_length, rung.min_fraction, min_mean, memory.phi, scale.offset)
         score = best.score / memory.excess
         return best._replace(score=score) if score > rung.threshold + raised else None
 
-    def _known(self, sigma: float, memory: Memory, raised: float) -> Segment | None:
-        best = self._focus.likeliest_rise(SIZE / sigma, -DEAD_ZONE / sigma, KNOWN.min_length, KNOWN.min_fraction, memory.phi)
-        score = best.score / memory.excess
-        return best._replace(score=score) if score > KNOWN.threshold + raised else None
+    def _known(self, scale: Scale, memory: Memory, raised: float) -> Segment | None:
+        size, slack = SIZE / scale.sigma, -DEAD_ZONE / scale.sigma
+
+        def likeliest(min_length: int) -> Segment:
+            return self._focus.likeliest_rise(size, slack, min_length, KNOWN.min_fraction, memory.phi, scale.offset)
+
+        score = likeliest(KNOWN.min_length).score / memory.excess
+        # Where it began is another question: a segment that has to be long takes in points of before.
+        return likeliest(SHORT.min_length)._replace(score=score) if score > KNOWN.threshold + raised else None

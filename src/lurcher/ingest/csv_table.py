@@ -39,9 +39,9 @@ def read_csv(path: Path, header: Header, progress: Progress | None = None) -> Lo
 
 def add_rows(series: Series, meaning: Meaning, lines: npt.NDArray[np.int64], columns: dict[int, npt.NDArray[np.float64]]) -> None:
     """Append rows given as columns by position; UserError for an iteration or rank that is no whole number."""
-    index = _whole(series.path, "iteration", lines, columns[meaning.iteration], MAX_ITERATION)
-    rank = np.zeros(len(lines), np.int64) if meaning.rank is None else _whole(series.path, "rank", lines, columns[meaning.rank], MAX_RANK)
-    series.extend(index, rank, lines, [columns[place] * factor for place, factor in meaning.values.values()])
+    index = _whole(series, "iteration", lines, columns[meaning.iteration], MAX_ITERATION)
+    rank = None if meaning.rank is None else _whole(series, "rank", lines, columns[meaning.rank], MAX_RANK)
+    series.extend(index, rank, lines, [columns[place] if factor == 1.0 else columns[place] * factor for place, factor in meaning.values.values()])
 
 
 def table_log(series: Series, format_name: str, meaning: Meaning) -> Log:
@@ -55,11 +55,11 @@ def table_log(series: Series, format_name: str, meaning: Meaning) -> Log:
     return to_log(series, format_name, columns, tuple(notes), ranks_known=meaning.rank is not None)
 
 
-def _whole(path: str, name: str, lines: npt.NDArray[np.int64], values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
+def _whole(series: Series, name: str, lines: npt.NDArray[np.int64], values: npt.NDArray[np.float64], most: int) -> npt.NDArray[np.int64]:
     with np.errstate(invalid="ignore"):
         bad = ~((values >= 0) & (values <= most) & (values == np.floor(values)))
     if bad.any():
         raise UserError(
-            f"{path} line {int(lines[bad][0])}: {name} is {values[bad][0]:g}; it must be a whole number from 0 to {most:,}: correct or remove the line"
+            f"{series.path} {series.where} {int(lines[bad][0])}: {name} is {values[bad][0]:g}; it must be a whole number from 0 to {most:,}: correct or remove the {series.where}"
         )
     return values.astype(np.int64)

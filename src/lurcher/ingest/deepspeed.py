@@ -7,32 +7,13 @@ from __future__ import annotations
 
 import re
 
-from lurcher.ingest.line_format import Columns, LineFormat, seconds_from_rate, stamp_s
-from lurcher.ingest.quantity import quantity
-from lurcher.ingest.series import Series
+from lurcher.ingest.line_format import LineFormat
+from lurcher.ingest.rate_format import rate_format
 
 _LINE = re.compile(r"(?:global_step=|\d/)(\d{1,15}),RunningAvgSamplesPerSec=[^,]*,CurrSamplesPerSec=([^,]*),")
+_USED = "DeepSpeed prints a running mean, which hides a change: the current rate, of one iteration a line, was used"
 
 
 def deepspeed() -> LineFormat:
-    """The format; the current rate is that of the one iteration before the line, the running mean hides a change."""
-    return LineFormat(
-        name="deepspeed",
-        marker=b"timer.py:",
-        start=re.compile(rb"timer\.py:\d+:stop\]"),
-        names=("samples_per_s", "stamp_s"),
-        parse=_parse,
-        finish=_finish,
-    )
-
-
-def _parse(packed: str) -> tuple[int, tuple[float, ...]] | None:
-    line = _LINE.search(packed)
-    rate = quantity(line[2]) if line else None
-    return None if line is None or rate is None else (int(line[1]), (rate, stamp_s(packed)))
-
-
-def _finish(series: Series) -> Columns:
-    columns = seconds_from_rate(series, "samples_per_s", "samples")
-    used = "DeepSpeed prints a running mean, which hides a change: the current rate, of one iteration a line, was used"
-    return columns._replace(notes=(used, *columns.notes))
+    """The format; the current rate is that of the one iteration before the line."""
+    return rate_format("deepspeed", "samples", b"timer.py:", re.compile(rb"timer\.py:\d+:stop\]"), _LINE, _USED)

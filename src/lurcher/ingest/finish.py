@@ -14,7 +14,11 @@ from lurcher.ingest.series import Series
 from lurcher.records import ITERATION
 
 Ints = npt.NDArray[np.int64]
+Ranks = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
+
+STRIDE_ROWS = 1 << 20
+"""Rows at the start that tell how many iterations lie between two."""
 
 
 def to_log(
@@ -30,21 +34,17 @@ def to_log(
 
     Raises UserError where the input has no usable duration at all.
     """
-    index, rank, line = series.index, series.rank, series.line
+    index, rank = series.index, series.rank
     said = [*series.notes, *notes]
-    duration = _usable(columns["duration_s"], series, line, said)
+    unusable = _unusable(columns["duration_s"], series, said)
     order, restarts = _order(index, rank, said)
-    rows = np.empty(len(order), ITERATION)
+    rows = np.empty(len(index) if isinstance(order, slice) else len(order), ITERATION)
     rows[:] = _unknown()
     rows["index"], rows["rank"] = index[order], rank[order]
     for name, values in columns.items():
         target = "transfer_world_s" if name == "transfer_s" else name
-        if name == "duration_s":
-            rows[target] = duration[order]
-        elif target in FLOATS:
-            rows[target] = values[order]
-        else:
-            rows[target] = _counts(values[order])
+        rows[target] = values[order] if target in FLOATS else _counts(values[order])
+    rows["duration_s"][unusable[order]] = np.nan
     rows.setflags(write=False)
     known = {"transfer_s" if name.startswith("transfer_") else name for name in columns if name != "start_ns"}
     return Log(
@@ -60,8 +60,9 @@ def to_log(
     )
 
 
-def stride_of(index: npt.NDArray[np.int64], rank: npt.NDArray[np.int32]) -> int:
-    """Iterations from one row to the next: the median of one rank's steps, 1 where there are too few rows to tell. Rows lie in order."""
+def stride_of(index: Ints, rank: Ranks) -> int:
+    """Iterations from one row to the next: the median of one rank's first steps, 1 where there are too few rows to tell. Rows lie in order."""
+    index, rank = index[:STRIDE_ROWS], rank[:STRIDE_ROWS]
     steps = np.diff(index[rank == rank[0]]) if len(index) else index
     return max(1, int(np.median(steps))) if len(steps) else 1
 
@@ -80,24 +81,30 @@ def _unknown() -> npt.NDArray[np.void]:
     return row
 
 
-def _usable(duration: Floats, series: Series, line: Ints, said: list[str]) -> Floats:
-    missing = ~np.isfinite(duration)
-    wrong = ~missing & (duration <= 0)
-    for bad, word in ((wrong, "zero or negative"), (missing, "missing or not a number")):
-        if bad.any():
-            said.append(f"{int(bad.sum())} of {len(duration)} durations are {word} (first: line {int(line[bad][0])}): kept as unknown")
-    if (missing | wrong).all():
+def _unusable(duration: Floats, series: Series, said: list[str]) -> npt.NDArray[np.bool_]:
+    """Which durations are no positive number."""
+    usable = duration > 0
+    usable &= duration < np.inf
+    unusable = np.logical_not(usable, out=usable)
+    if not unusable.any():
+        return unusable
+    if unusable.all():
         raise UserError(
-            f"{series.path}: none of {len(duration)} iterations has a duration above zero (first: line {int(line[0]) if len(line) else 1}); "
+            f"{series.path}: none of {len(duration)} iterations has a duration above zero (first: {series.where} {series.lines.at(0) if len(series) else 1}); "
             "an iteration needs a positive time: check the column or the unit"
         )
-    return np.where(wrong | missing, np.nan, duration)
+    missing = ~np.isfinite(duration)
+    for bad, word in ((unusable & ~missing, "zero or negative"), (missing, "missing or not a number")):
+        if bad.any():
+            first = series.lines.at(int(bad.argmax()))
+            said.append(f"{int(bad.sum())} of {len(duration)} durations are {word} (first: {series.where} {first}): kept as unknown")
+    return unusable
 
 
-def _order(index: Ints, rank: Ints, said: list[str]) -> tuple[Ints, tuple[int, ...]]:
+def _order(index: Ints, rank: Ranks, said: list[str]) -> tuple[Ints | slice, tuple[int, ...]]:
     """Positions of the rows to keep, by (index, rank), and where restarts went back. Of repeats the one that appeared last holds."""
-    if len(index) < 2 or (not rank.any() and bool((np.diff(index) > 0).all())):
-        return np.arange(len(index)), ()
+    if _is_in_order(index, rank):
+        return slice(None), ()
     order = np.lexsort((rank, index))  # stable: of equal pairs the one that appeared last stays last
     last = np.ones(len(order), bool)
     last[:-1] = (np.diff(index[order]) != 0) | (np.diff(rank[order]) != 0)
@@ -119,3 +126,10 @@ def _order(index: Ints, rank: Ints, said: list[str]) -> tuple[Ints, tuple[int, .
             f"{int((back & ~repeated).sum())} rows stand before a lower iteration than the one read last: all were put in the order of their iterations"
         )
     return kept, restarts
+
+
+def _is_in_order(index: Ints, rank: Ranks) -> bool:
+    """Whether every (index, rank) is above the one before it. Without a copy: most files are, and some are large."""
+    if bool((index[1:] > index[:-1]).all()):
+        return True
+    return bool(((index[1:] > index[:-1]) | ((index[1:] == index[:-1]) & (rank[1:] > rank[:-1]))).all())

@@ -27,7 +27,7 @@ class Records:
         self.notes: list[str] = []
         self._names: list[str] = []
         self._meaning: Meaning | None = None
-        self._series = Series(path, ())
+        self._series = Series(path, (), where)
 
     def take(self, number: int, record: Mapping[str, Any]) -> None:
         """One record; without an iteration and a duration it is counted and left out. UserError where a value is no number."""
@@ -35,7 +35,7 @@ class Records:
         if self._meaning is None:
             self._names = list(record)
             self._meaning = meaning_of(self._names)
-            self._series = Series(self.path, tuple(self._meaning.values) if self._meaning else ())
+            self._series = Series(self.path, tuple(self._meaning.values) if self._meaning else (), self.where)
         if self._meaning is not None and self._append(self._meaning, number, record):
             self.num_taken += 1
         else:

@@ -38,7 +38,7 @@ def _read(path: Path, file: Any, progress: Progress | None) -> Log:
             f"{path} has the columns {', '.join(names)[:200]!r}; a table of iterations has iteration and duration_s, one row an iteration and rank"
         )
     places = sorted({meaning.iteration, *(() if meaning.rank is None else (meaning.rank,)), *(place for place, _ in meaning.values.values())})
-    series, done, size = Series(str(path), tuple(meaning.values)), 0, path.stat().st_size
+    series, done, size = Series(str(path), tuple(meaning.values), "row"), 0, path.stat().st_size
     total = max(1, file.metadata.num_rows)
     for batch in file.iter_batches(columns=[names[place] for place in places]):
         columns = {}

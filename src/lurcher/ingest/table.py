@@ -1,12 +1,11 @@
-"""Delimited tables of any size: the header, and below it the wanted columns as numbers, block by block.
+"""Delimited tables of any size: the header, and below it the wanted columns as numbers, a chunk of the file at a time.
 
-A block is converted at once by Arrow; where that fails, line by line, which knows more notations and can say which line is wrong.
+A chunk is converted at once by Arrow; where that fails, line by line, which knows more notations and can say which line is wrong.
 """
 
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lurcher.errors import UserError
-from lurcher.ingest.lines import BOM, Block, blocks
+from lurcher.ingest.lines import BOM, Chunk, chunks
 from lurcher.ingest.log import Progress
 from lurcher.ingest.quantity import quantity
 
 DELIMITERS = (",", ";", "\t")
+_BOM = b"\xef\xbb\xbf"
 _NULLS = ["", "nan", "NaN", "NAN", "null", "None", "NA", "N/A", "n/a", "-"]
 
 
@@ -66,27 +66,37 @@ class Table:
 
     def read(self, progress: Progress | None = None) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
         """Line numbers and values, one row a wanted column, NaN for what is missing. UserError for a line that is no row of the table."""
-        for block in blocks(self.path, progress):
-            skip = max(0, min(len(block.lines), self.header.line - block.first_line + 1))
-            rest = Block(block.first_line + skip, block.lines[skip:], block.ended)
-            if not rest.lines:
+        for chunk in chunks(self.path, progress):
+            rows = self._below_the_header(chunk)
+            if rows is None:
                 continue
-            found = self._at_once(rest) if rest.ended and self.text is None else None
-            lines, values = found if found is not None else self._by_line(rest)
+            found = self._at_once(rows) if rows.ended and self.text is None else None
+            lines, values = found if found is not None else self._by_line(rows)
             values[~np.isfinite(values)] = np.nan
             yield lines, values
         if self.num_headers:
             self.notes.append(f"the header stands {self.num_headers} more times among the rows, as in files put one behind the other: left out")
 
-    def _at_once(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None:
+    def _below_the_header(self, chunk: Chunk) -> Chunk | None:
+        above = self.header.line - chunk.first_line + 1
+        if above <= 0:
+            return chunk
+        if above >= chunk.num_lines:
+            return None
+        return chunk._replace(first_line=self.header.line + 1, data=chunk.data.split(b"\n", above)[above])
+
+    def _at_once(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]] | None:
+        """The chunk by Arrow; None where it holds anything but plain rows of numbers."""
         import pyarrow as pa
         from pyarrow import csv as arrow_csv
 
+        if chunk.data.startswith(_BOM):  # Arrow would skip it at the start of any chunk; in the middle of a file it is no number
+            return None
         names = [str(i) for i in range(len(self.header.names))]
         wanted = [str(i) for i in self.wanted]
         try:
             table = arrow_csv.read_csv(
-                io.BytesIO(b"\n".join(block.lines)),
+                pa.BufferReader(chunk.data),
                 read_options=arrow_csv.ReadOptions(column_names=names, use_threads=False),
                 parse_options=arrow_csv.ParseOptions(delimiter=self.header.delimiter),
                 convert_options=arrow_csv.ConvertOptions(
@@ -95,17 +105,18 @@ class Table:
             )
         except (pa.ArrowInvalid, pa.ArrowKeyError):
             return None
-        if table.num_rows != len(block.lines):  # empty lines: their numbers would be lost
+        if table.num_rows != chunk.num_lines:  # empty lines: their numbers would be lost
             return None
-        self.decimals = _decimals(block.lines[-1])
+        self.decimals = _decimals(chunk.data[chunk.data.rfind(b"\n") + 1 :])
         values = np.stack([np.array(table.column(name).to_numpy(zero_copy_only=False), np.float64) for name in wanted])
-        return np.arange(block.first_line, block.first_line + len(block.lines)), values
+        return np.arange(chunk.first_line, chunk.first_line + table.num_rows), values
 
-    def _by_line(self, block: Block) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def _by_line(self, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """The same, line by line."""
         lines: list[int] = []
         rows: list[list[float]] = []
-        for number, raw in enumerate(block.lines, block.first_line):
-            row = self._row(number, raw, block.ended)
+        for number, raw in enumerate(chunk.data.split(b"\n"), chunk.first_line):
+            row = self._row(number, raw, chunk.ended)
             if row is not None:
                 lines.append(number)
                 rows.append(row)

@@ -23,6 +23,7 @@ class Gatherer:
 
     def __init__(self, path: str, form: LineFormat) -> None:
         self.form = form
+        self.marker, self.begins = form.marker, form.start.search
         self.series = Series(path, form.names)
         self.num_incomplete = 0
         self.first_incomplete = 0
@@ -80,41 +81,41 @@ def read_text(path: Path, forms: Sequence[LineFormat], progress: Progress | None
     Raises UserError where no format, or more than one, fits: several are right only where one program prints them all.
     """
     gatherers = [Gatherer(str(path), form) for form in forms]
-    num_lines, waiting = 0, False
+    num_lines = 0
+    waiting: list[Gatherer] = []
     for block in blocks(path, progress):
         for number, raw in enumerate(block.lines, block.first_line):
             if waiting or b"tep" in raw or b"iteration" in raw or b"timer.py" in raw:  # one of these is in every format's marker
-                waiting = _offer(gatherers, number, raw, block.ended)
+                waiting = _offer(gatherers, waiting, number, raw, block.ended)
         num_lines = block.first_line + len(block.lines) - 1
     for gatherer in gatherers:
         gatherer.end()
     return _log_of(_choose(path, gatherers, num_lines), gatherers)
 
 
-def _offer(gatherers: Sequence[Gatherer], number: int, raw: bytes, ended: bool) -> bool:
-    """Show a physical line to every format; True while one of them has a record that is not complete."""
+def _offer(gatherers: Sequence[Gatherer], waiting: list[Gatherer], number: int, raw: bytes, ended: bool) -> list[Gatherer]:
+    """Show a physical line to every format whose record begins on it, and to those that wait for more; returns those that wait now."""
     line = clean(raw[:MAX_RECORD_BYTES])
-    text, waiting = "", False
-    for gatherer in gatherers:
-        begins = gatherer.form.marker in line and gatherer.form.start.search(line) is not None
-        if begins or gatherer.waiting:
-            text = text or line.decode("utf-8", "replace")
-            if begins:
-                gatherer.begin(number, text, ended)
-            else:
-                gatherer.go_on(text, ended)
-            waiting = waiting or gatherer.waiting
-    return waiting
+    begun = [gatherer for gatherer in gatherers if gatherer.marker in line and gatherer.begins(line)]
+    if not begun and not waiting:
+        return waiting
+    text = line.decode("utf-8", "replace")
+    for gatherer in begun:
+        gatherer.begin(number, text, ended)
+    going_on = [gatherer for gatherer in waiting if gatherer not in begun]
+    for gatherer in going_on:
+        gatherer.go_on(text, ended)
+    return [gatherer for gatherer in (*begun, *going_on) if gatherer.waiting]
 
 
 def _choose(path: Path, gatherers: Sequence[Gatherer], num_lines: int) -> Gatherer:
-    found = sorted((g for g in gatherers if len(g.series)), key=lambda g: int(g.series.line[0]))
+    found = sorted((g for g in gatherers if len(g.series)), key=lambda g: g.series.lines.at(0))
     yields = {name for g in found for name in g.form.overlaps}
     left = [g for g in found if g.form.name not in yields]
     if len(left) == 1:
         return left[0]
     if left:
-        where = " and ".join(f"line {int(g.series.line[0])} is {g.form.name}" for g in left[:3])
+        where = " and ".join(f"line {g.series.lines.at(0)} is {g.form.name}" for g in left[:3])
         raise UserError(f"{path} mixes formats: {where}; split the file, or name the one to read with --format")
     begun = [g for g in gatherers if g.num_incomplete]
     if begun:
@@ -143,7 +144,7 @@ def _log_of(chosen: Gatherer, gatherers: Sequence[Gatherer]) -> Log:
             )
     ranks_known = _ranks_are_real(series)
     if not ranks_known and series.rank.any():
-        series = _without_ranks(series)
+        series = series.renumbered(series.names, ranks=False)
     columns = chosen.form.finish(series)
     return to_log(series, chosen.form.name, columns.values, columns.notes, ranks_known=ranks_known, relative=columns.relative)
 
@@ -156,10 +157,3 @@ def _ranks_are_real(series: Series) -> bool:
     num_iterations = len(np.unique(index))
     num_pairs = len(np.unique(np.stack((index, rank)), axis=1).T)
     return num_pairs >= 1.5 * num_iterations
-
-
-def _without_ranks(series: Series) -> Series:
-    plain = Series(series.path, series.names)
-    plain.notes = series.notes
-    plain.extend(series.index, np.zeros(len(series), np.int64), series.line, [series.column(name) for name in series.names])
-    return plain

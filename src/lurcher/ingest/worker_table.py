@@ -56,9 +56,7 @@ def read_workers(path: Path, header: Header, progress: Progress | None = None) -
         )
     if unit is None:
         series.notes.append(f"no unit in the name of {header.names[duration]}: durations are relative, only ratios mean something")
-    numbered = Series(str(path), ("duration_s",))
-    numbered.notes = series.notes
-    numbered.extend(_iterations(series.column("moment"), numbered), series.rank, series.line, (series.column("duration_s"),))
+    numbered = series.renumbered(("duration_s",), _iterations(series.column("moment"), series))
     return to_log(numbered, "workers", {"duration_s": numbered.column("duration_s")}, ranks_known=True, relative=unit is None)
 
 

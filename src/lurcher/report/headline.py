@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lurcher.records import Finding
+from lurcher.records import Finding, Place
 from lurcher.report.change import Change
 from lurcher.report.load import Facts, value_as
 from lurcher.report.verdict_view import EventView, SuspectView
@@ -90,14 +91,14 @@ def which_part(facts: Facts) -> str:
         return "None." if facts.verdict else DASH
     if not event.suspects:
         return "No part stands out from the others."
-    return "; ".join(suspect_text(facts, suspect) for suspect in event.suspects[:4]) + "."
+    return "; ".join(suspect_text(facts.places, suspect) for suspect in event.suspects[:4]) + "."
 
 
-def suspect_text(facts: Facts, suspect: SuspectView) -> str:
-    """One suspect in words."""
+def suspect_text(places: Mapping[int, Place], suspect: SuspectView) -> str:
+    """One suspect in words, with the places of its ranks as far as they are known."""
     part = suspect.component
     name = f"{part.kind} {part.id}".strip()
-    where = "; ".join(whereabouts(facts.places.get(r)) for r in part.ranks[:4])
+    where = "; ".join(whereabouts(places[r]) for r in part.ranks[:4] if r in places)
     sure = f", {percent(suspect.confidence)} sure" if suspect.confidence is not None else ""
     takes = f"{suspect.cause} takes" if suspect.cause in ("compute", "communication", "input") else f"{suspect.cause} cause, takes"
     return f"{name}{f' ({where})' if where else ''}: {takes} {ratio(suspect.slowdown)} as long as it should{sure}"

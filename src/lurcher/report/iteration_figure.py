@@ -27,21 +27,24 @@ DOTTED_ITERATIONS = 300
 
 def iteration_figure(facts: Facts, marks: list[Mark], compared: Windows) -> Figure:
     """Iteration time over iterations with the expectation, the slow periods shaded and numbered marks above."""
+    shades = [_shade(window) for window in compared.phases if facts.event and window.name in ("slow", "new layout")]
+    layout = base_layout(390, xaxis=axis("iteration"), yaxis=axis("seconds", range=[0, _ceiling(facts.series)]))
+    return {"data": _lines(facts.series), "layout": marked(layout, marks, facts.series.index, shades)}
+
+
+def marked(layout: Figure, marks: list[Mark], index: np.ndarray, shapes: list[Figure]) -> Figure:
+    """A chart's layout with `shapes`, and with a numbered badge above and a dotted line for every mark; it grows by the rows of badges it needs."""
     at = [mark.iteration for mark in marks]
-    index = facts.series.index
     rows = badge_rows(at, BADGE_ROOM * max(1, int(np.ptp(index)))) if len(index) else [0] * len(at)
     heights = [1.02 + 0.075 * row for row in rows]
     room = 22 * max(rows, default=0)
-    shades = [_shade(window) for window in compared.phases if facts.event and window.name in ("slow", "new layout")]
-    layout = base_layout(
-        390 + room,
-        margin={"l": 52, "r": 16, "t": 40 + room, "b": 44},
-        shapes=shades + [upright(m.iteration, 0, top, "paper", MARK_COLOURS[m.kind]) for m, top in zip(marks, heights, strict=True)],
-        annotations=[_badge(number, m, top) for number, (m, top) in enumerate(zip(marks, heights, strict=True), 1)],
-        xaxis=axis("iteration"),
-        yaxis=axis("seconds", range=[0, _ceiling(facts.series)]),
-    )
-    return {"data": _lines(facts.series), "layout": layout}
+    return {
+        **layout,
+        "height": layout["height"] + room,
+        "margin": {"l": 52, "r": 16, "t": 40 + room, "b": 44},
+        "shapes": shapes + [upright(m.iteration, 0, top, "paper", MARK_COLOURS[m.kind]) for m, top in zip(marks, heights, strict=True)],
+        "annotations": [_badge(number, m, top) for number, (m, top) in enumerate(zip(marks, heights, strict=True), 1)],
+    }
 
 
 def badge_rows(at: list[int], room: float) -> list[int]:

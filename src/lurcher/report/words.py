@@ -24,7 +24,9 @@ def seconds(value: float | None) -> str:
         return f"{value * 1e3:.1f} ms"
     if abs(value) < 10:
         return f"{value:.2f} s"
-    return f"{value:.0f} s" if abs(value) < 600 else f"{value / 60:.1f} min"
+    if abs(value) < 600:
+        return f"{value:.0f} s"
+    return f"{value / 60:.1f} min" if abs(value) < 7200 else f"{value / 3600:,.1f} h"
 
 
 def rate(value: float | None) -> str:
@@ -68,3 +70,24 @@ def split_text(split: tuple[int, ...]) -> str:
 def for_terminal(text: str) -> str:
     """Without control characters: a host name must not be able to steer the reader's terminal."""
     return "".join(c if c == "\n" or unicodedata.category(c)[0] != "C" else "?" for c in text)
+
+
+_KINDS = {
+    "fail_slow": "Fail-slow",
+    "level_shift": "Level shift",
+    "drift": "Drift",
+    "burst": "Burst",
+    "restart": "Restart",
+    "fail_stop": "Fail-stop",
+    "hang": "Hang",
+}
+
+
+def event_name(kind: str) -> str:
+    """A kind of event as a reader knows it."""
+    return _KINDS.get(kind, kind)
+
+
+def iterations_text(first: int | None, last: int | None) -> str:
+    """A span of iterations; without a last one it still goes on."""
+    return f"since iteration {first}" if last is None else f"iterations {first} to {last}"
