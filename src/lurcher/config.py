@@ -138,8 +138,8 @@ class DetectSection(_Section, frozen=True, kw_only=True):
 class PlanSection(_Section, frozen=True, kw_only=True):
     """`[plan]`: what may be done."""
 
-    policy: Literal["observe", "rebalance"] = "rebalance"
-    """`observe` finds, proves and recommends; `rebalance` also moves micro-batches."""
+    policy: Literal["observe", "rebalance", "relayout"] = "rebalance"
+    """`observe` finds, proves and recommends; `rebalance` also moves micro-batches; `relayout` also layers, tensor shares and ranks, where that is worth its pause."""
     min_gain: float = 1.03
     """A plan is accepted only above this predicted throughput gain over the present layout."""
     cooldown_iterations: int = 8

@@ -67,14 +67,14 @@ class PaperJob:
         parts = []
         for s, stage in enumerate(layout.replicas[d].stages):
             layers = stage.num_layers + (0.2 if s == len(layout.replicas[d].stages) - 1 else 0.0)
-            for rank in stage.ranks:
+            for rank, share in zip(stage.ranks, stage.shares, strict=True):
                 for phase, ratio in ((Op.FORWARD, 1.0), (Op.BACKWARD, 2.0)):
                     mine = np.zeros(layout.split[d], CHUNK)
                     mine["rank"], mine["phase"] = rank, phase
                     mine["microbatch"] = np.array(list(layout.microbatches_of(d)))
                     work = workload[mine["microbatch"]]
                     layer_s = 150e-6 * work["num_tokens"] ** 0.99 + 1e-6 * work["sum_len_sq"] ** 0.97
-                    busy_s = (2e-4 + layers / stage.tp_size * ratio * layer_s) * self.factor(rank, iteration)
+                    busy_s = (2e-4 + layers * share / sum(stage.shares) * ratio * layer_s) * self.factor(rank, iteration)
                     mine["busy_s"] = busy_s * np.exp(self.noise * self.rng.standard_normal(len(mine)))
                     mine["transfer_s"], mine["gap_s"] = 4e-4, 2e-4
                     parts.append(mine)

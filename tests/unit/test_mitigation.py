@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -170,3 +171,20 @@ def test_plans_are_sorted_into_levels_by_their_dearest_action(mitigated: tuple[C
     best = best_of_levels(plans, 1.03)
     assert best["relayout"] is plans[0] and set(best) == {"rebalance", "relayout", "restart"}
     assert set(best_of_levels(plans, 1.2)) == {"rebalance", "relayout"}, "a restart is not worth its price beside the relayout"
+
+
+def test_with_the_relayout_policy_layers_and_ranks_move_too_and_come_back() -> None:
+    coordinator, _ = drive(PaperJob(GRID, [(5, 2.5, 25, 110)]), 160, PlanSection(policy="relayout"), plan_all)
+    split, relayout, back = coordinator.mitigation.done
+    assert {a.kind for a in split.plan.actions} == {"split"}
+    assert {a.kind for a in relayout.plan.actions} - {"split"} and relayout.plan.predicted_s < split.plan.predicted_s
+    assert relayout.plan.layout.standby == (5,)  # what has no work can only be tested
+    assert back.outcome == "reverted" and back.plan.layout.replicas == GRID.replicas
+    (episode,) = coordinator.episodes
+    assert episode.end is not None and 90 <= episode.end <= 112
+
+
+def test_recovery_of_a_rank_on_standby_is_tested_seldom() -> None:
+    _, said = drive(PaperJob(GRID, [(5, 2.5, 25, 110)]), 110, PlanSection(policy="relayout"), plan_all)
+    tested = [d.iteration for d in decisions(said, "finding") if d.iteration > 40]
+    assert len(tested) == 3 and min(b - a for a, b in itertools.pairwise(tested)) >= 20

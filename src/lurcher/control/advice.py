@@ -29,9 +29,10 @@ class Advice(NamedTuple):
     healthy_s: float
     plans: dict[str, Plan]
 
-    def answered(self, report: PlanReport, min_gain: float) -> Advice:
-        """The same with the plans of a report."""
-        return self._replace(plans=best_of_levels(report.plans, min_gain))
+    def answered(self, report: PlanReport, min_gain: float, *, adoptable_only: bool) -> Advice:
+        """The same with the plans of a report, or with those of them that the engine can carry out."""
+        plans = [plan for plan in report.plans if not adoptable_only or is_adoptable(plan.layout)]
+        return self._replace(plans=best_of_levels(plans, min_gain))
 
     def levels(self, rebalance_s: float, known: Durations, rho: float) -> tuple[Level, ...]:
         """The ladder: rebalancing, which costs `rebalance_s` as measured, then what the planner found, at its predicted pause.
@@ -82,6 +83,11 @@ def ask(question: Question, view: View, slowdown: Mapping[int, float]) -> Advice
         remaining_iterations=max(1.0, question.remaining_s / healthy_s),
     )
     return Advice(problem, healthy_s, {})
+
+
+def is_adoptable(layout: Layout) -> bool:
+    """Whether the engine can carry a layout out: every micro-batch at home, and one chunk of layers a stage."""
+    return not layout.routes and all(stage.ranks and len(stage.chunks) == 1 for _, _, stage in layout.stages())
 
 
 def level_of(plan: Plan) -> str:

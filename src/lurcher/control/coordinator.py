@@ -110,6 +110,8 @@ class Coordinator:
         if done is not None:
             self._decide("reconfiguration", done.reason, done)
             self._detector.rebase()
+            for rank in self.watchlist.slowdown.keys() - set(step.layout.ranks):
+                self.watchlist.postpone(rank, step.iteration)
 
     def _take_change(self, change: ChangePoint, step: StepSummary) -> tuple[int, ...]:
         """A change point of the job's residual: start looking, or ask for proof, or note the end of a period that has no culprit."""
@@ -210,28 +212,32 @@ class Coordinator:
         self._detector.rebase()
 
     def _recheck_healed(self, step: StepSummary) -> tuple[int, ...]:
-        healed = self.watchlist.healed(step.iteration)
-        if not healed:
+        healed, idle = self.watchlist.healed(step.iteration), self.watchlist.idle(step.iteration, step.layout.ranks)
+        if not healed and not idle:
             return ()
-        self._decide("note", f"{_ranks(healed)} works at a healthy pace again by its own busy time; testing it at the next border")
+        if healed:
+            self._decide("note", f"{_ranks(healed)} works at a healthy pace again by its own busy time; testing it at the next border")
+        healed = (*healed, *idle)
         for rank in healed:  # whatever the benchmark says, or fails to say, is not asked again at once
             self.watchlist.postpone(rank, step.iteration)
         return self._validation.ask_recovery(healed, step.layout)
 
     def _take_recovery(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            if not finding.proven:
-                for rank in finding.component.ranks:
-                    self.watchlist.remove(rank)
-                    self._close_healed(rank)
+            for rank in finding.component.ranks:
+                if finding.proven:
+                    self.watchlist.still_slow(rank, self._iteration)
+                    continue
+                end = max(self.view.last_slow(rank), self.watchlist.last_test(rank))
+                self.watchlist.remove(rank)
+                self._close_healed(rank, end)
         self._rest("every proven rank has recovered")
         self._detector.rebase()
 
-    def _close_healed(self, rank: int) -> None:
-        end = self.view.last_slow(rank)
+    def _close_healed(self, rank: int, end: int) -> None:
         for episode in self.episodes:
             if episode.is_open and episode.ranks and not any(r in self.watchlist for r in episode.ranks):
-                episode.close(end, f"rank {rank} is back at its healthy busy time from iteration {end + 1} on, and its benchmark agrees")
+                episode.close(end, f"rank {rank} is back at its healthy pace from iteration {end + 1} on, and its benchmark agrees")
                 self.mitigation.learn(episode.causes, episode.lasted_s)
 
     # Deaths

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from lurcher.config import ModelSection
+from lurcher.control.advice import is_adoptable
 from lurcher.errors import LurcherError
 from lurcher.layout import Layout
 from lurcher.model.rates import Rates
@@ -39,7 +40,7 @@ def plan_without(model: ModelSection, layout: Layout, lost: Collection[int], rat
 
 def _refusal(model: ModelSection, before: Sequence[Slice], layout: Layout) -> str:
     """Why a layout cannot be carried out; empty if it can."""
-    if layout.routes or any(not stage.ranks or len(stage.chunks) != 1 for _, _, stage in layout.stages()):
+    if not is_adoptable(layout):
         return "the engine runs every micro-batch at home"
     try:
         check_model(model, layout)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from lurcher.config import PlanSection
-from lurcher.control.advice import REBALANCE, Advice, Question, ask
+from lurcher.control.advice import REBALANCE, RELAYOUT, Advice, Question, ask
 from lurcher.control.orders import PlanReport, StepSummary
 from lurcher.control.view import View
 from lurcher.control.watchlist import Watchlist
@@ -82,8 +84,9 @@ class Mitigation:
             return None
         self._ordered, self._layout = None, step.layout
         self._pause_s = max(step.pause_s, 1e-3)
-        back = step.layout.split == self._home.split
-        words = "the split was taken back" if back else f"done: {plan.actions[0].text}"
+        back = _same(step.layout, self._home)
+        taken_back = "the split was taken back" if all(action.kind == "split" for action in plan.actions) else "the change was taken back"
+        words = taken_back if back else f"done: {' and '.join(action.text for action in plan.actions)}"
         reason = f"{words}; generation {step.layout.generation} from iteration {step.iteration} on, after a pause of {step.pause_s:.3f} s"
         done = Reconfiguration(plan, step.layout.generation, step.iteration, step.pause_s, 0, "reverted" if back else "applied", reason)
         self.done += (done,)
@@ -103,7 +106,7 @@ class Mitigation:
             return []
         if report.failed:
             return [("note", f"no plan beyond moving micro-batches: {report.failed}", None)]
-        self._advice = advice.answered(report, self._config.min_gain)
+        self._advice = advice.answered(report, self._config.min_gain, adoptable_only=self._config.policy == "relayout")
         self._set_levels()
         found = [f"{name} to {plan.predicted_s:.3f} s an iteration for a pause of {plan.pause_s:.2f} s" for name, plan in self._advice.plans.items()]
         words = "; ".join(found) or "no other layout is predicted to be faster"
@@ -131,14 +134,13 @@ class Mitigation:
         # A hold is worth a line once per fault, and none after the change that the fault got.
         if decision.kind == "apply" or (decision.kind == "hold" and self._ladder.level == 0 and self._ladder.fault != before.fault):
             said.append(("ladder", reason, None))
-        if decision.kind == "revert" and self._layout.split != self._home.split:
+        if decision.kind == "revert" and not _same(self._layout, self._home):
             return self._go_home(view, watchlist, reason)._replace(problem=problem)
         if decision.kind != "apply":
             return Order(None, said, problem)
         if decision.level == REBALANCE:
             return self._rebalance(before, view, watchlist, said)._replace(problem=problem)
-        said.append(self._beyond(before, decision.level))
-        return Order(None, said, problem)
+        return self._beyond(before, decision.level, said)._replace(problem=problem)
 
     def _new_fault(self, view: View, watchlist: Watchlist, causes: Sequence[Cause]) -> Problem:
         """Another set of faults: ask the planner, and until it answers climb with what is known."""
@@ -179,20 +181,37 @@ class Mitigation:
         self._ordered = plan
         return Order(plan.layout, said)
 
-    def _beyond(self, before: LadderState, level: str) -> tuple[str, str, Any]:
-        """A level that is not carried out: what would have been done."""
+    def _beyond(self, before: LadderState, level: str, said: list[tuple[str, str, Any]]) -> Order:
+        """What the planner found: carried out if `plan.policy` lets more than micro-batches move, else what would have been done."""
         assert self._advice is not None
-        self._ladder = refuse(before, self._ladder)
         plan = self._advice.plans[level]
-        return "plan", f"not carried out, as plan.policy lets micro-batches move and nothing else: {level}, {plan.reason}", plan
+        if self._config.policy == "relayout" and level == RELAYOUT:
+            self._ordered = msgspec.structs.replace(plan, layout=_next(plan.layout, self._layout))
+            said.append(("plan", f"accepted: {plan.reason}", self._ordered))
+            self.proposed += (self._ordered,)
+            return Order(self._ordered.layout, said)
+        self._ladder = refuse(before, self._ladder)
+        said.append(("plan", f"not carried out, as plan.policy is {self._config.policy}: {level}, {plan.reason}", plan))
+        return Order(None, said)
 
     def _go_home(self, view: View, watchlist: Watchlist, why: str) -> Order:
-        """Back to the split that the job began with: no rank is slow any more, or not enough for another one."""
-        home = self._layout.with_split(self._home.split)
+        """Back to the layout that the job began with: no rank is slow any more, or not enough for another one."""
+        home = _next(self._home, self._layout)
         present_s, predicted_s = (view.mean_expected_s(layout, watchlist.slowdown) for layout in (self._layout, home))
-        words = f"back to {'/'.join(map(str, home.split))} micro-batches per replica"
+        only_split = _same(self._home, self._layout.with_split(self._home.split))
+        words = f"back to {'/'.join(map(str, home.split))} micro-batches per replica{'' if only_split else ', and to the first layout of layers and ranks'}"
         reason = f"{why}; {words}: predicted {predicted_s:.3f} s an iteration instead of {present_s:.3f} s"
         floor_s = min(bound_s(view.healthy_s(), home, watchlist.slowdown), predicted_s)
-        plan = Plan(home, (Action("split", words),), present_s, predicted_s, floor_s, self._pause_s, 0, reason)
+        plan = Plan(home, (Action("split" if only_split else "relayer", words),), present_s, predicted_s, floor_s, self._pause_s, 0, reason)
         self._ordered = plan
         return Order(home, [("plan", reason, plan)])
+
+
+def _same(one: Layout, other: Layout) -> bool:
+    """Equal but for the generation."""
+    return _next(one, other) == _next(other, other)
+
+
+def _next(layout: Layout, present: Layout) -> Layout:
+    """`layout` as the generation after the present one."""
+    return msgspec.structs.replace(layout, generation=present.generation + 1)

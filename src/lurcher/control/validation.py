@@ -78,6 +78,9 @@ def _with_cohort(ranks: Sequence[int], layout: Layout) -> tuple[int, ...]:
     """The ranks, and those in the same place of other replicas; where there is no other replica, their tensor mates."""
     chosen = set(ranks)
     for rank in ranks:
+        if rank not in layout.ranks:  # on standby: any that work can be compared with
+            chosen.update(layout.ranks)
+            continue
         place = layout.position(rank)
         for d, s, stage in layout.stages():
             if s == place.pp and place.tp < stage.tp_size and d != place.dp:

@@ -13,7 +13,7 @@ from lurcher.config import DetectSection
 from lurcher.control.episode import Sample
 from lurcher.control.orders import StepSummary
 from lurcher.layout import Layout
-from lurcher.model.cost import CostModel
+from lurcher.model.cost import CostModel, units_of
 
 HISTORY = 256
 """Iterations kept: enough to date an onset and to price what was lost since."""
@@ -61,7 +61,7 @@ class View:
         self._raw_ratios.append((step.iteration, raw))
         self.ratios = _against_the_others(raw)
         self._ratio_history.append((step.iteration, self.ratios))
-        self._per_unit.append(_per_unit(step.rows))
+        self._per_unit.append(_per_unit(step))
         healthy_s = self.model.expected_s(step.layout, step.workload)
         sample = Sample(step.iteration, step.duration_s, healthy_s)
         odd = {r for r, ratio in self.ratios.items() if ratio > SUSPICIOUS} if was_ready else set()
@@ -101,7 +101,7 @@ class View:
         return {r: median(values) for r, values in shares.items()}
 
     def recent_per_unit(self) -> dict[int, float]:
-        """Median busy seconds per token of each rank over the last few iterations."""
+        """Median busy seconds per token and layer held of each rank over the last few iterations."""
         ranks = {r for units in self._per_unit for r in units}
         return {r: median(units[r] for units in self._per_unit if r in units) for r in sorted(ranks)}
 
@@ -146,5 +146,7 @@ def _spread(ratios: dict[int, float]) -> float:
     return float(1.4826 * np.median(np.abs(values - np.median(values))))
 
 
-def _per_unit(rows: NDArray[np.void]) -> dict[int, float]:
-    return {int(r["rank"]): float(r["busy_s"]) / float(r["num_tokens"]) for r in rows if r["num_tokens"] > 0}
+def _per_unit(step: StepSummary) -> dict[int, float]:
+    """Busy seconds per token and layer that a rank holds: a rank that was given less is not faster for it."""
+    units = units_of(step.layout)
+    return {int(r["rank"]): float(r["busy_s"] / (r["num_tokens"] * units[r["rank"]])) for r in step.rows if r["num_tokens"] > 0}

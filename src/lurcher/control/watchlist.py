@@ -7,7 +7,7 @@ iteration time does not change when the slow rank heals.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from statistics import median
 
 WINDOW = 6
@@ -16,6 +16,8 @@ RECOVERY_WINDOW = 4
 """Iterations in a row that must look healthy before a rank is validated for recovery."""
 RETRY_ITERATIONS = 8
 """Iterations between two recovery benchmarks of a rank that turned out to be slow still."""
+IDLE_ITERATIONS = 20
+"""The same for a rank on standby, which does no work that could show it."""
 ESCALATION = 1.15
 """A factor this much above (or below) the one a plan was made for asks for a new plan."""
 
@@ -29,6 +31,7 @@ class WatchedRank:
         self.proven_slowdown = slowdown
         self.answered = slowdown
         self.retry_after = -1
+        self.tested_slow = -1  # the last iteration after which a benchmark still found it slow
         self._recent: deque[float] = deque(maxlen=WINDOW)
 
     def observe(self, ratio: float) -> None:
@@ -86,6 +89,18 @@ class Watchlist:
     def healed(self, iteration: int) -> tuple[int, ...]:
         """Ranks whose own busy time says that they recovered."""
         return tuple(r for r, w in self._ranks.items() if w.looks_healed(iteration))
+
+    def idle(self, iteration: int, working: Collection[int]) -> tuple[int, ...]:
+        """Ranks that were given no work, so that only a benchmark can tell whether they have recovered, and that are due for one."""
+        return tuple(r for r, w in self._ranks.items() if r not in working and iteration >= w.retry_after + IDLE_ITERATIONS - RETRY_ITERATIONS)
+
+    def still_slow(self, rank: int, iteration: int) -> None:
+        """A benchmark after this iteration says so."""
+        self._ranks[rank].tested_slow = iteration
+
+    def last_test(self, rank: int) -> int:
+        """The last iteration after which a benchmark still found the rank slow; -1 if none did since it was proven."""
+        return self._ranks[rank].tested_slow
 
     def postpone(self, rank: int, iteration: int) -> None:
         """The benchmark said: still slow. Ask again later."""

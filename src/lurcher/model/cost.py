@@ -97,7 +97,7 @@ class CostModel:
             return
         slots = _slots(rows)
         num_tokens, sum_len_sq = _work_of(workload, layout.num_microbatches)
-        units = _units_of(layout)[rows["rank"]]
+        units = units_of(layout)[rows["rank"]]
         if self._work_scales is None:
             self._work_scales = (_scale_of(units * num_tokens[rows["microbatch"]]), _scale_of(units * sum_len_sq[rows["microbatch"]]))
         features = self._features(units, num_tokens[rows["microbatch"]], sum_len_sq[rows["microbatch"]])
@@ -132,7 +132,7 @@ class CostModel:
         if not len(rows):
             return {}
         num_tokens, sum_len_sq = _work_of(workload, layout.num_microbatches)
-        features = self._features(_units_of(layout)[rows["rank"]], num_tokens[rows["microbatch"]], sum_len_sq[rows["microbatch"]])
+        features = self._features(units_of(layout)[rows["rank"]], num_tokens[rows["microbatch"]], sum_len_sq[rows["microbatch"]])
         expected = np.bincount(rows["rank"], self._work.predict(slots, features))
         observed = np.bincount(rows["rank"], rows["busy_s"])
         return {int(rank): float(observed[rank] / expected[rank]) for rank in np.unique(rows["rank"]) if expected[rank] > 0}
@@ -256,7 +256,7 @@ def _stage_units(stage: Stage) -> list[float]:
     return [stage.num_layers * share / total for share in stage.shares]
 
 
-def _units_of(layout: Layout) -> Floats:
+def units_of(layout: Layout) -> Floats:
     """Layers * share of every working rank, indexed by rank."""
     units = np.zeros(max(layout.ranks) + 1)
     for _, _, stage in layout.stages():
