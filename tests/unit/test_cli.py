@@ -298,3 +298,13 @@ def test_progress_that_nobody_reads_any_more_stops_nothing() -> None:
     status.note("first")
     status.note("second")
     assert stream.getvalue() == "first\n", "nothing is written once the reader is known to be gone"
+
+
+def test_closing_lines_say_in_words_what_a_new_layout_changes() -> None:
+    found = verdict()
+    (change,) = found.reconfigurations
+    plan = msgspec.structs.replace(change.plan, actions=(Action("split", "20/12"), Action("relayer", "layers of replica 1: 2/2 -> 3/1")))
+    found = msgspec.structs.replace(found, reconfigurations=(msgspec.structs.replace(change, plan=plan),))
+    lines = closing_lines(found, Path("r/report.html"))
+    at = next(i for i, line in enumerate(lines) if line.startswith("  layout "))
+    assert "20/12 micro-batches per replica" in lines[at] and "layers of replica 1: 2/2 -> 3/1" in lines[at + 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 from lurcher.analyze.values import Suspect, Throughput, Verdict, VerdictEvent
@@ -16,7 +17,9 @@ def closing_lines(verdict: Verdict, report: Path, emulation: str = "") -> list[s
     applied = [change for change in verdict.reconfigurations if change.outcome in ("applied", "reverted")]
     before = verdict.plan.present.layout.split if verdict.plan is not None and verdict.plan.present is not None else None
     for change in applied:
-        lines.append(_row("split", _change(change, before)))
+        more = [action.text for action in change.plan.actions if action.kind not in ("split", "keep")]
+        lines.append(_row("layout" if more else "split", _change(change, before)))
+        lines += [_row("", text) for text in more]
         before = change.plan.layout.split
     lines += _gain(applied, verdict.throughput)
     if emulation:
@@ -43,6 +46,8 @@ def _culprit(event: VerdictEvent, suspect: Suspect) -> str:
         if event.end_iteration is not None
         else f"since iteration {event.onset_iteration}"
     )
+    if event.kind in ("fail_stop", "hang"):
+        return f"{suspect.component.kind} {suspect.component.id}{f' ({places})' if places else ''}: stopped in iteration {event.onset_iteration}"
     proof = "proven by benchmark" if event.validated else "not benchmarked"
     where = f" ({places})" if places else ""
     return f"{suspect.component.kind} {suspect.component.id}{where}: {suspect.cause} x{suspect.slowdown:.2f}, {span}, {proof}"
@@ -56,7 +61,7 @@ def _change(change: Reconfiguration, before: tuple[int, ...] | None) -> str:
 
 def _gain(applied: list[Reconfiguration], rates: Throughput) -> list[str]:
     first = next((change for change in applied if change.outcome == "applied"), None)
-    if first is None:
+    if first is None or not isfinite(first.plan.gain):
         return []
     slow, mitigated = rates.slow_iter_per_min, rates.mitigated_iter_per_min
     measured = f", measured x{mitigated / slow:.2f}" if slow and mitigated else ""

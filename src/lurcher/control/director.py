@@ -131,7 +131,6 @@ class LiveDirector:
         for rank in loss.ranks:
             self._pids.pop(str(rank), None)
         self._write_state(layout.generation)
-        self._watch.note(reason)
         if not self._failed:
             self._guarded(lambda: self._tell(RanksLost(iteration, loss.ranks, done)))
 
