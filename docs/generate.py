@@ -13,6 +13,9 @@ import msgspec
 
 from lurcher import config
 from lurcher.cli.app import app
+from lurcher.model.rates import Rates
+from lurcher.plan import problem
+from lurcher.plan.moves import SwitchCosts
 
 FOLDER = Path(__file__).parent
 NOTE = "<!-- Written by `make docs` from the code; edit that, not this page. -->\n"
@@ -62,6 +65,28 @@ def commands_page() -> str:
     return "\n".join(lines)
 
 
+def problem_file_page() -> str:
+    """Every section and key of a planning problem."""
+    lines = ["# The problem file", "", NOTE, "What `lurcher plan PROBLEM.toml` reads. An unknown key is refused; see [the guide](../guides/plan.md).", ""]
+    sections = {
+        "[layout]": problem.LayoutTable,
+        "[[replica]]": problem.ReplicaTable,
+        "[rates]": Rates,
+        "[[fault]]": problem.FaultTable,
+        "[switch]": SwitchCosts,
+    }
+    for name, struct in sections.items():
+        meanings = field_docs(struct)
+        lines += [f"## `{name}`", "", _section_doc(struct), "", "| key | default | meaning |", "|---|---|---|"]
+        for field in msgspec.structs.fields(struct):
+            if struct is Rates and field.name in problem.GIVEN_BY_FAULTS:
+                continue
+            default = "needed" if field.required else f"`{msgspec.json.encode(field.default).decode()}`"
+            lines.append(f"| `{field.name}` | {default} | {meanings.get(field.name, '')} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The text under each field of a struct, which Python itself does not keep."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(struct)).body if isinstance(node, ast.ClassDef))
@@ -81,7 +106,11 @@ def _said(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-PAGES: Mapping[str, Callable[[], str]] = {"reference/job-file.md": job_file_page, "reference/commands.md": commands_page}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "reference/job-file.md": job_file_page,
+    "reference/commands.md": commands_page,
+    "reference/problem-file.md": problem_file_page,
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -16,6 +16,7 @@ import pytest
 from lurcher import __version__
 from lurcher.cli.app import COMMANDS, app
 from lurcher.config import JobConfig, config_from_toml_text, load_config
+from lurcher.plan.problem import problem_from_toml
 
 REPO = Path(__file__).parents[2]
 PAGES = sorted([*REPO.glob("*.md"), *REPO.glob("docs/**/*.md"), *REPO.glob("examples/*.md")])
@@ -81,8 +82,12 @@ def test_make_targets_in_the_documents_exist() -> None:
 
 
 @pytest.mark.parametrize(("page", "text"), fences("toml"), ids=[page for page, _ in fences("toml")])
-def test_job_files_in_the_documents_are_valid(page: str, text: str) -> None:
-    assert config_from_toml_text(text, source=page) != JobConfig()
+def test_files_in_the_documents_are_valid(page: str, text: str) -> None:
+    """Job files, and, by their rates, planning problems."""
+    if "[rates]" in text:
+        assert problem_from_toml(text, source=page).causes
+    else:
+        assert config_from_toml_text(text, source=page) != JobConfig()
 
 
 def test_every_example_is_valid_and_has_its_expected_verdict() -> None:

@@ -20,6 +20,8 @@ LEAST_OF_STEP = 0.02
 """... and so much of the step itself; less is a note."""
 LEAST_LAUNCH = 0.05
 """Launch delays are an event if they take so much of the step."""
+LEAST_SHAPE = 1.05
+"""Below this S a step's shape is as good as it gets: the artifact of arXiv 2505.05713 looks no further below 1.03."""
 LEAST_SLOWDOWN = 1.10
 """From this S on a step is slow even where no cause is large enough: then the cause is not known."""
 LEAST_STAGE = 1.03
@@ -52,8 +54,13 @@ def trace_events(analysis: TraceAnalysis) -> tuple[VerdictEvent, ...]:
 
 
 def _is_event(share: Share, analysis: TraceAnalysis) -> bool:
+    """Whether a cause that lies in the work, or in the network, deserves an event. Jitter of micro-batches, which is no length, needs more."""
     causes = analysis.causes
-    return share.won_s >= LEAST_OF_EXCESS * (causes.no_delay_s - causes.rest_s) and share.won_s >= LEAST_OF_STEP * causes.no_delay_s
+    if analysis.what_if.slowdown < LEAST_SHAPE and not analysis.slow:
+        return False
+    jitter = share.cause == "lengths" and causes.lengths_shared < SHARED_LENGTHS
+    least = LEAST_OF_EXCESS if jitter else LEAST_OF_STEP
+    return share.won_s >= LEAST_OF_EXCESS * (causes.no_delay_s - causes.rest_s) and share.won_s >= least * causes.no_delay_s
 
 
 def _is_remark(share: Share, analysis: TraceAnalysis) -> bool:

@@ -33,19 +33,33 @@ SHOWN_RESTARTS = 5
 @click.option(
     "--report", "report_path", metavar="OUT.html", type=click.Path(path_type=Path), help="Also write a page: of the one log, or of all runs."
 )
+@click.option(
+    "--timeline",
+    "timeline_path",
+    metavar="OUT.json",
+    type=click.Path(path_type=Path),
+    help="Of a trace: also write one step, measured and ideal, as a Chrome timeline that opens in Perfetto (.json or .json.gz).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON on stdout; everything else goes to stderr.")
 @click.option("--exit-code", is_flag=True, help="Exit with 3 if a fail-slow was found, so that a script can tell.")
 def analyze(
-    files: tuple[Path, ...], format_name: str | None, baseline: tuple[Path, ...], report_path: Path | None, as_json: bool, exit_code: bool
+    files: tuple[Path, ...],
+    format_name: str | None,
+    baseline: tuple[Path, ...],
+    report_path: Path | None,
+    timeline_path: Path | None,
+    as_json: bool,
+    exit_code: bool,
 ) -> int:
     """Find slow periods in FILE...: logs of Megatron-LM, torchtitan, DeepSpeed, nanotron and others, CSV or Parquet tables, or run folders.
 
     A lone series of durations cannot tell hardware from work; workload columns, per-rank columns or --baseline can, and the
     verdict says what it had. A folder stands for all readable files in it: then there is one line a run, and the fleet's facts.
+    Traces of operations (Parquet as ByteDance's StragglerAnalysis has it, or Chrome timelines) are replayed: what if a part were as fast as its like?
     """
     from lurcher.analyze.fleet import fleet, fleet_text, run_line
     from lurcher.analyze.from_log import analyze_log
-    from lurcher.analyze.verdict import to_json, verdicts_to_json
+    from lurcher.ingest.op_trace_read import is_trace
     from lurcher.ingest.read import FORMATS, read_logs
 
     if format_name is not None and format_name not in FORMATS:
@@ -57,10 +71,15 @@ def analyze(
         raise UserError(f"{report_path} exists already; name a new file for --report")
     if report_path is not None and not report_path.parent.is_dir():
         raise UserError(f"--report is {report_path}, and there is no folder {report_path.parent}; make it first")
+    traces = tuple(path for path in files if format_name is None and is_trace(path))
+    if traces:
+        return _traces(traces, files, baseline, report_path, timeline_path, as_json=as_json, exit_code=exit_code)
+    if timeline_path is not None:
+        raise UserError(f"--timeline draws a step of an operation trace, and {files[0]} is none; --report draws a series")
     with _progress(files) as bar:
         logs = read_logs(files, format_name, bar.read if bar is not None else None)
         siblings = read_logs(baseline, format_name)
-        verdicts = [analyze_log(log, siblings) for log in (bar.looking(logs) if bar is not None else logs)]
+        verdicts = [_with_replay(analyze_log(log, siblings), log) for log in (bar.looking(logs) if bar is not None else logs)]
     lines = [run_line(verdict, _total_s(log)) for verdict, log in zip(verdicts, logs, strict=True)]
     facts = fleet(verdicts, lines)
     if report_path is not None:
@@ -71,7 +90,7 @@ def analyze(
         else:
             write_fleet_report(logs, verdicts, lines, facts, report_path)
     if as_json:
-        click.echo((to_json(verdicts[0]) if len(verdicts) == 1 else verdicts_to_json(verdicts)).decode(), nl=False)
+        _print_json(verdicts)
     elif len(verdicts) == 1:
         for line in (verdicts[0].summary, *_events(verdicts[0]), *(f"  note  {note}" for note in logs[0].notes)):
             click.echo(line)
@@ -80,7 +99,60 @@ def analyze(
             click.echo(line)
     if report_path is not None:
         click.echo(f"  report  {report_path}", err=as_json)
-    return EXIT_FAIL_SLOW if exit_code and any(v.verdict == "fail_slow" for v in verdicts) else EXIT_DONE
+    return _exit_code(verdicts, exit_code)
+
+
+def _traces(
+    traces: tuple[Path, ...],
+    files: tuple[Path, ...],
+    baseline: tuple[Path, ...],
+    report_path: Path | None,
+    timeline_path: Path | None,
+    *,
+    as_json: bool,
+    exit_code: bool,
+) -> int:
+    """The command for operation traces."""
+    from lurcher.cli.trace import trace_lines, verdicts_on_traces
+
+    if len(traces) < len(files):
+        other = next(path for path in files if path not in traces)
+        raise UserError(f"{traces[0]} is an operation trace and {other} is none; give the two kinds one after the other")
+    if baseline:
+        raise UserError(
+            f"--baseline is {baseline[0]}, but {traces[0]} is an operation trace: its replicas are compared with each other; leave it out"
+        )
+    if timeline_path is not None and timeline_path.exists():
+        raise UserError(f"{timeline_path} exists already; name a new file for --timeline")
+    verdicts = verdicts_on_traces(traces, report_path, timeline_path)
+    if as_json:
+        _print_json(verdicts)
+    for path, verdict in zip(traces, verdicts, strict=True) if not as_json else ():
+        for line in (*([f"{path}:"] if len(traces) > 1 else []), verdict.summary, *_events(verdict), *trace_lines(verdict)):
+            click.echo(line)
+    for name, written in (("report", report_path), ("timeline", timeline_path)):
+        if written is not None:
+            click.echo(f"  {name}  {written}", err=as_json)
+    return _exit_code(verdicts, exit_code)
+
+
+def _with_replay(verdict: Verdict, log: Log) -> Verdict:
+    """A run directory's verdict has the replay of its kept windows as well."""
+    if log.format != "lurcher":
+        return verdict
+    from lurcher.analyze.trace import with_replay
+
+    return with_replay(verdict, Path(log.path))
+
+
+def _print_json(verdicts: Sequence[Verdict]) -> None:
+    from lurcher.analyze.verdict import to_json, verdicts_to_json
+
+    click.echo((to_json(verdicts[0]) if len(verdicts) == 1 else verdicts_to_json(verdicts)).decode(), nl=False)
+
+
+def _exit_code(verdicts: Sequence[Verdict], asked: bool) -> int:
+    return EXIT_FAIL_SLOW if asked and any(verdict.verdict == "fail_slow" for verdict in verdicts) else EXIT_DONE
 
 
 def _events(verdict: Verdict) -> Iterator[str]:

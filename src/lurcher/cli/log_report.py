@@ -18,7 +18,7 @@ from lurcher.report import FleetRun, render_fleet, render_log
 
 def write_log_report(log: Log, verdict: Verdict, path: Path) -> None:
     """Write the page of one log to `path`, whole or not at all."""
-    _write(path, render_log(log, msgspec.to_builtins(verdict), __version__))
+    write_page(path, render_log(log, msgspec.to_builtins(verdict), __version__))
 
 
 def write_fleet_report(logs: Sequence[Log], verdicts: Sequence[Verdict], lines: Sequence[RunLine], facts: Fleet, path: Path) -> None:
@@ -26,10 +26,11 @@ def write_fleet_report(logs: Sequence[Log], verdicts: Sequence[Verdict], lines: 
     runs = [
         FleetRun(log, msgspec.to_builtins(verdict), line.lost_s, line.inflation) for log, verdict, line in zip(logs, verdicts, lines, strict=True)
     ]
-    _write(path, render_fleet(runs, msgspec.to_builtins(facts), __version__))
+    write_page(path, render_fleet(runs, msgspec.to_builtins(facts), __version__))
 
 
-def _write(path: Path, page: str) -> None:
+def write_page(path: Path, page: str) -> None:
+    """Write a page whole or not at all; UserError where that cannot be."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(page, encoding="utf-8", errors="replace")

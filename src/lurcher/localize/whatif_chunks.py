@@ -46,6 +46,10 @@ def chunks(table: OpTable, times: OpTimes) -> Chunks:
             f"{table.path}: stages compute {min(counts)} to {max(counts)} micro-batches each way; every stage computes each once each way"
         )
     forward_s, backward_s = (np.stack([times.real_s[rows] for rows in phase]) for phase in passes)
+    for name, seconds in (("forward", forward_s), ("backward", backward_s)):
+        idle = np.flatnonzero(seconds.sum(axis=(1, 2, 3)) <= 0)
+        if len(idle):
+            raise UserError(f"{table.path}: all {name} passes of stage {idle[0]} take 0 s; give their durations")
     return Chunks(forward_s, backward_s)
 
 

@@ -125,21 +125,25 @@ class _Builder:
         return carried
 
     def _matched(self, stage: int, kind: TraceOp, ops: Sequence[int], computed: Sequence[int], step: int, num_chunks: int) -> list[tuple[int, int]]:
-        """Each transfer with the place of its computation. Where a chunk has no neighbour, transfers may be missing, or be there and do nothing."""
+        """Each transfer with the place of its computation. Where a chunk has no neighbour, transfers may be missing, or be there and do nothing.
+
+        If the numbers do not fit, transfers that lie before or after all computation are left out: some profilers record those.
+        """
+        chunks = self.table.model_chunk[computed] + step
+        needed = np.flatnonzero((chunks >= 0) & (chunks < num_chunks)).tolist()
+        places = list(range(len(computed)))
         if kind in (TraceOp.FORWARD_RECV, TraceOp.BACKWARD_RECV):
             latest = max(self._start[op] for op in computed) + CLOCK_SLACK_S
             used = [op for op in ops if self._start[op] <= latest]
         else:
             earliest = min(self._end[op] for op in computed) - CLOCK_SLACK_S
             used = [op for op in ops if self._end[op] >= earliest]
-        chunks = self.table.model_chunk[computed] + step
-        needed = np.flatnonzero((chunks >= 0) & (chunks < num_chunks)).tolist()
-        places = list(range(len(computed)))
-        for candidate in (needed, places, places[1:]):
-            if len(used) == len(candidate):
-                return list(zip(used, candidate, strict=True))
+        for some in (ops, used):
+            for candidate in (needed, places, places[1:]):
+                if len(some) == len(candidate):
+                    return list(zip(some, candidate, strict=True))
         raise UserError(
-            f"{self.table.path} has {len(used)} {OP_NAMES[kind]} on stage {stage} for {len(needed)} micro-batches that need one;"
+            f"{self.table.path} has {len(ops)} {OP_NAMES[kind]} on stage {stage} for {len(needed)} micro-batches that need one;"
             " give every transfer of the pipeline"
         )
 

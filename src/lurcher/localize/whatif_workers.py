@@ -96,6 +96,8 @@ def _named(view: _View, plain: _View, stage: int, least_score: float) -> list[Sl
         steps = slice(found.first, found.end)
         if found.score < least_score or found.excess < np.log(LEAST_SLOWDOWN):
             continue
+        if np.count_nonzero(mine[steps] >= 0.5 * found.excess) < _least_steps(len(mine)):
+            continue  # one or two very slow steps, and a healthy one for company
         if plain.ratios[dp, steps].mean() < 0.5 * found.excess - 2 * plain.error / np.sqrt(found.end - found.first):
             continue
         others = np.delete(view.ratios[:, steps].mean(axis=1), dp)
@@ -132,8 +134,13 @@ def _confirmed(ratios: Floats, error: float, least_score: float) -> int:
     """The place of the first step by whose end a slow period had shown itself."""
     lengths = np.arange(1, len(ratios) + 1)
     means = np.cumsum(ratios) / lengths
-    enough = (means * np.sqrt(lengths) / error >= least_score) & (means >= np.log(LEAST_SLOWDOWN)) & (lengths >= min(LEAST_STEPS, len(ratios)))
+    enough = (means * np.sqrt(lengths) / error >= least_score) & (means >= np.log(LEAST_SLOWDOWN)) & (lengths >= _least_steps(len(ratios)))
     return int(np.argmax(enough)) if enough.any() else len(ratios) - 1
+
+
+def _least_steps(num: int) -> int:
+    """How many steps a slow period has at least in a trace of `num`: one will do where there are hardly any."""
+    return LEAST_STEPS if num >= LEAST_STEPS else 1
 
 
 def chance(shape: tuple[int, ...]) -> float:
@@ -150,6 +157,6 @@ def slow_period(ratios: Floats, error: float) -> _Period:
     lengths = edges[None, :] - edges[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (sums[None, :] - sums[:, None]) / lengths
-        scores = np.where(lengths >= (LEAST_STEPS if num >= LEAST_STEPS else 1), means * np.sqrt(lengths) / error, 0.0)
+        scores = np.where(lengths >= _least_steps(num), means * np.sqrt(lengths) / error, 0.0)
     first, end = np.unravel_index(int(np.argmax(scores)), scores.shape)
     return _Period(int(edges[first]), int(edges[end]), float(means[first, end]) if scores[first, end] > 0 else 0.0, float(scores[first, end]))
