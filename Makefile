@@ -23,11 +23,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## train a small model here with a slow rank, and see it found (ARGS="--slow-rank 2")
 	$(BIN)/lurcher demo $(ARGS)
 
-test: check ## check, then every test
-	$(BIN)/python -m pytest
+test: check ## check, then every test: those that need no other process side by side, then those that run jobs
+	$(BIN)/python -m pytest -n auto tests/unit tests/contract tests/field
+	$(BIN)/python -m pytest tests/dist tests/scenario tests/browser
 
 test-fast: $(STAMP) ## unit and contract tests only
-	$(BIN)/python -m pytest tests/unit tests/contract
+	$(BIN)/python -m pytest -n auto tests/unit tests/contract
 
 check: $(STAMP) ## style, types, import rules, file length
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -170,10 +171,15 @@ def _quality(run_dir: Path) -> dict[str, float]:
     """Median error of the predicted iteration while healthy, and the real CPU's share of the emulated time."""
     durations, expected = _series(run_dir)
     healthy = np.isfinite(expected) & (np.arange(len(expected)) < 21)
-    said = [d.reason for d in RunReader(run_dir).decisions() if d.reason.startswith("real CPU took")]
+    said = " ".join(d.reason for d in RunReader(run_dir).decisions() if d.reason.startswith("real CPU of a chunk"))
+    shares = [float(share) / 100 for share in re.findall(r"([\d.]+)%", said)]
+    median, high, _, over, total = shares if len(shares) == 5 else [float("nan")] * 5
     return {
         "predictor_error": float(np.median(np.abs(expected[healthy] / durations[healthy] - 1.0))),
-        "real_cpu": float(said[0].split()[3].rstrip("%")) / 100 if said else float("nan"),
+        "chunk_cpu": median,
+        "chunk_cpu_p90": high,
+        "chunks_over": over,
+        "real_cpu": total,
     }
 
 

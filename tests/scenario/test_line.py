@@ -56,7 +56,7 @@ def test_a_run_can_be_reported_again_from_its_folder(tmp_path: Path) -> None:
     words = ("demo", "--tp", "1", "--num-microbatches", "8", "--iterations", "40", "--slow-rank", "2", "--run-dir", "run", "--exit-code")
     code, out, err = lurcher(*words, cwd=tmp_path)
     assert code == 3, err
-    assert "rank 2" in out and "run/report.html" in out and "real CPU took" in out
+    assert "rank 2" in out and "run/report.html" in out and "real CPU of a chunk" in out
     moved = tmp_path / "elsewhere"
     (tmp_path / "run").rename(moved)
     (moved / "report.html").unlink()

@@ -108,7 +108,8 @@ def episode_costs_s(costs_s: Floats, thresholds_s: Floats, rates: Sequence[float
     for k, rate in enumerate(rates):
         if k < len(costs_s):
             missing_s = thresholds_s[:, k] - reached_s
-            lasts_s = missing_s / rate if rate > 0 else np.where(missing_s > 0, np.inf, 0.0)
+            with np.errstate(over="ignore"):  # next to no loss reaches a threshold next to never
+                lasts_s = missing_s / rate if rate > 0 else np.where(missing_s > 0, np.inf, 0.0)
             reached_s = thresholds_s[:, k]
         else:
             lasts_s = np.full(len(thresholds_s), np.inf)
