@@ -113,7 +113,7 @@ class PaceSection(_Section, frozen=True, kw_only=True):
     backward_ratio: float = 2.0
     """Backward time over forward time."""
     head_layers: float = 0.05
-    """Work of the output head in layers."""
+    """Work of the output head in layers; all of it, there and back, is done in the backward chunk."""
     noise: float = 0.01
     """Relative scatter of a chunk's emulated time."""
 

@@ -240,8 +240,9 @@ def test_the_device_is_told_each_chunk_once_with_its_layers_and_lengths():
     engine = Engine(job.config, job.layout, 0, None, Recorder(0), device, lambda i, c: None, 1.0)
     engine.compute(2)
     assert [call[0] for call in device.calls] == ["begin", "finish"] * (2 * NUM_MICROBATCHES)
-    layers = NUM_LAYERS + job.config.pace.head_layers
+    pace = job.config.pace
+    layers = {Op.FORWARD: NUM_LAYERS, Op.BACKWARD: NUM_LAYERS + pace.head_layers * (1 + 1 / pace.backward_ratio)}  # the head works in backward
     rows = engine.workload(2)
     told = [call[1:] for call in device.calls[1::2]]
-    expected = [(op, 2, layers, 1.0, int(w["num_tokens"]), int(w["sum_len_sq"])) for w in rows for op in (Op.FORWARD, Op.BACKWARD)]
+    expected = [(op, 2, layers[op], 1.0, int(w["num_tokens"]), int(w["sum_len_sq"])) for w in rows for op in (Op.FORWARD, Op.BACKWARD)]
     assert told == expected

@@ -7,15 +7,17 @@ Shapes: S tokens, H hidden, V this rank's real vocabulary rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
-from lurcher.runtime.context import Context, LocalRows
-from lurcher.runtime.norm import Norm, SavedNorm
+from lurcher.runtime.context import Context
+from lurcher.runtime.norm import Norm
 from lurcher.runtime.shapes import VOCAB_SIZE, Held
 from lurcher.runtime.storage import Storage
 from lurcher.runtime.tensor_parallel import TensorGroup
+
+HEAD_COLLECTIVES = 2
+"""Of the head's pass: the parts of the loss are gathered, the gradient is summed."""
 
 
 def vocabulary_rows(held: Sequence[Held]) -> range:
@@ -55,21 +57,12 @@ class Embedding:
         self._matrix.grad.index_add_(0, row, grad * inside)
 
 
-class SavedHead(NamedTuple):
-    """From forward to backward: normalised input, its norm, logits [S, V], every rank's part of the loss [size, S, 2], targets."""
-
-    normed: torch.Tensor
-    norm: SavedNorm
-    logits: torch.Tensor
-    parts: torch.Tensor
-    targets: LocalRows
-
-
 class Head:
-    """Final norm, logits and mean cross-entropy over the micro-batch's tokens, with one collective in each direction.
+    """Final norm, logits, mean cross-entropy over the micro-batch's tokens, and their gradient: all at the start of the backward pass.
 
-    Every rank reduces its own columns to two numbers a token, log-sum-exp and target's logit. The ranks exchange these at the
-    end of forward, and put them together alike in backward: what nobody waits for need not be done before the exchange.
+    On the last stage that follows the forward pass at once, nothing has to be kept in between, and the two chunks stay alike in
+    cost. Every rank reduces its own columns to two numbers a token, log-sum-exp and target's logit; the ranks exchange these and
+    put the soft-max together alike.
     """
 
     def __init__(self, storage: Storage, name: str, group: TensorGroup) -> None:
@@ -77,23 +70,19 @@ class Head:
         self._norm = Norm(storage.weight["final_norm"], storage.weight_grad["final_norm"])
         self._matrix = VocabularyMatrix(storage, name)
 
-    def forward(self, x: torch.Tensor, context: Context) -> SavedHead:
-        """Everything about x [S, H] that the loss needs."""
+    def run(self, x: torch.Tensor, context: Context, weight: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """Gradient of x [S, H] for `weight` times the mean loss, and that loss: a scalar, equal on all ranks of the stage."""
         normed, saved_norm = self._norm.forward(x)
         logits = torch.mm(normed, self._matrix.weight_t)
         row, inside = context.targets
-        target = logits.gather(1, row.unsqueeze(1)).mul_(inside)
+        place = row.unsqueeze(1)
+        target = logits.gather(1, place).mul_(inside)
         parts = self._group.all_gather(torch.cat((logits.logsumexp(1, keepdim=True), target), 1))
-        return SavedHead(normed, saved_norm, logits, parts, context.targets)
-
-    def backward(self, saved: SavedHead, weight: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient of x [S, H] for `weight` times the mean loss, and that loss: a scalar, equal on all ranks of the stage."""
-        log_total = saved.parts[:, :, :1].logsumexp(0)
-        loss = (log_total - saved.parts[:, :, 1:].sum(0)).mean()
-        per_token = weight / len(saved.logits)
-        logits_grad = (saved.logits - log_total).exp_().mul_(per_token)
-        row, inside = saved.targets
-        logits_grad.scatter_add_(1, row.unsqueeze(1), inside * -per_token)
-        self._matrix.grad.addmm_(logits_grad.t(), saved.normed)
+        log_total = parts[:, :, :1].logsumexp(0)
+        loss = (log_total - parts[:, :, 1:].sum(0)).mean()
+        per_token = weight / len(x)
+        logits_grad = logits.sub_(log_total).exp_().mul_(per_token)
+        logits_grad.scatter_add_(1, place, inside * -per_token)
+        self._matrix.grad.addmm_(logits_grad.t(), normed)
         normed_grad = self._group.all_reduce(torch.mm(logits_grad, self._matrix.weight))
-        return self._norm.backward(normed_grad, saved.norm), loss
+        return self._norm.backward(normed_grad, saved_norm), loss

@@ -14,17 +14,17 @@ from lurcher.layout import Layout
 from lurcher.records import Op
 from lurcher.runtime.context import Context
 from lurcher.runtime.decoder import SUMS_PER_LAYER, Attention, FeedForward, SavedAttention, SavedFeedForward
-from lurcher.runtime.head import Embedding, Head, SavedHead
+from lurcher.runtime.head import HEAD_COLLECTIVES, Embedding, Head
 from lurcher.runtime.instruments import Instruments
 from lurcher.runtime.storage import Storage
 from lurcher.runtime.tensor_parallel import TensorGroup
 
 
 class _Saved(NamedTuple):
-    """What a micro-batch's backward chunk finds of its forward chunk."""
+    """What a micro-batch's backward chunk finds of its forward chunk; the head needs the stage's output."""
 
     layers: list[tuple[SavedAttention, SavedFeedForward]]
-    head: SavedHead | None
+    output: torch.Tensor
 
 
 class StageModel:
@@ -42,14 +42,16 @@ class StageModel:
         self._embedding = Embedding(storage, group) if self.is_first else None
         self._head = Head(storage, "embed" if config.model.tied else "head", group) if self.is_last else None
         self._share = stage.shares[where.tp] / sum(stage.shares)
-        self._emulated_layers = len(chunk) + (config.pace.head_layers if self.is_last else 0.0)
+        # The head works in the backward chunk only, there and back: in layers of that chunk, which count `backward_ratio` times.
+        head_layers = config.pace.head_layers * (1.0 + 1.0 / config.pace.backward_ratio) if self.is_last else 0.0
+        self._emulated_layers = {Op.FORWARD: float(len(chunk)), Op.BACKWARD: len(chunk) + head_layers}
         self._loss_weight = 1.0 / layout.num_microbatches
         self._saved: dict[int, _Saved] = {}
         self._losses: list[torch.Tensor] = []
 
     def forward(self, context: Context, x: torch.Tensor | None) -> torch.Tensor:
         """The stage's output [S, H], which nobody needs on the last stage. `x` is None on the first."""
-        start_ns = self._begin(Op.FORWARD, context, SUMS_PER_LAYER * len(self._layers) + self.is_first + self.is_last)
+        start_ns = self._begin(Op.FORWARD, context, SUMS_PER_LAYER * len(self._layers) + self.is_first)
         if self._embedding is not None:
             x = self._embedding.forward(context)
         assert x is not None
@@ -58,17 +60,16 @@ class StageModel:
             x, saved_attention = attention.forward(x, context)
             x, saved_feed_forward = feed_forward.forward(x, context)
             saved_layers.append((saved_attention, saved_feed_forward))
-        saved_head = self._head.forward(x, context) if self._head is not None else None
-        self._saved[context.microbatch] = _Saved(saved_layers, saved_head)
+        self._saved[context.microbatch] = _Saved(saved_layers, x)
         self._end(Op.FORWARD, context, start_ns)
         return x
 
     def backward(self, context: Context, grad: torch.Tensor | None) -> torch.Tensor:
         """Gradient of the stage's input [S, H]; the weights' gradients are added up. `grad` is None on the last stage."""
-        start_ns = self._begin(Op.BACKWARD, context, SUMS_PER_LAYER * len(self._layers) + self.is_last)
+        start_ns = self._begin(Op.BACKWARD, context, SUMS_PER_LAYER * len(self._layers) + HEAD_COLLECTIVES * self.is_last)
         saved = self._saved.pop(context.microbatch)
-        if self._head is not None and saved.head is not None:
-            grad, loss = self._head.backward(saved.head, self._loss_weight)
+        if self._head is not None:
+            grad, loss = self._head.run(saved.output, context, self._loss_weight)
             self._losses.append(loss)
         assert grad is not None
         for (attention, feed_forward), (saved_attention, saved_feed_forward) in zip(reversed(self._layers), reversed(saved.layers), strict=True):
@@ -91,7 +92,7 @@ class StageModel:
     def _begin(self, phase: Op, context: Context, num_collectives: int) -> int:
         instruments = self._instruments
         instruments.begin_chunk()
-        work = (self._emulated_layers, self._share, context.num_tokens, context.sum_len_sq)
+        work = (self._emulated_layers[phase], self._share, context.num_tokens, context.sum_len_sq)
         self._group.begin_chunk(num_collectives, partial(instruments.device.finish, phase, instruments.iteration, *work))
         instruments.device.begin()
         return time.monotonic_ns()
