@@ -23,9 +23,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## train a small model here with a slow rank, and see it found (ARGS="--slow-rank 2")
 	$(BIN)/lurcher demo $(ARGS)
 
-test: check ## check, then every test: those that need no other process side by side, then those that run jobs
-	$(BIN)/python -m pytest -n auto tests/unit tests/contract tests/field
-	$(BIN)/python -m pytest tests/dist tests/scenario tests/browser
+test: check ## check, then every test: side by side, but for those that need the machine to themselves
+	$(BIN)/python -m pytest -n auto --dist loadscope -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 test-fast: $(STAMP) ## unit and contract tests only
 	$(BIN)/python -m pytest -n auto tests/unit tests/contract

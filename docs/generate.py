@@ -67,7 +67,13 @@ def commands_page() -> str:
 
 def problem_file_page() -> str:
     """Every section and key of a planning problem."""
-    lines = ["# The problem file", "", NOTE, "What `lurcher plan PROBLEM.toml` reads. An unknown key is refused; see [the guide](../guides/plan.md).", ""]
+    lines = [
+        "# The problem file",
+        "",
+        NOTE,
+        "What `lurcher plan PROBLEM.toml` reads. An unknown key is refused; see [the guide](../guides/plan.md).",
+        "",
+    ]
     sections = {
         "[layout]": problem.LayoutTable,
         "[[replica]]": problem.ReplicaTable,

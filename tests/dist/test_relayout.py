@@ -19,7 +19,7 @@ from lurcher.runtime.reports import Outcome, StepReport
 from lurcher.runtime.supervisor import Supervisor
 from lurcher.track.reduce import reduce_events
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.alone]
 ITERATIONS = 10
 
 

@@ -21,7 +21,7 @@ REPO = Path(__file__).parents[2]
 EXAMPLES = [p for p in sorted((REPO / "examples").glob("*.toml")) if not p.name.endswith(".expected.toml")]
 DEADLINE_S = 300.0
 
-pytestmark = pytest.mark.timeout(360)
+pytestmark = [pytest.mark.timeout(360), pytest.mark.alone]
 
 
 def lurcher(*words: str, cwd: Path) -> tuple[int, str, str]:
