@@ -30,7 +30,7 @@ def on_all(ranks: tuple[int, ...], work: Callable[[Links, int], Any], timeout_s:
     store = store or HashStore()
 
     def run(rank: int) -> Any:
-        links = Links(rank, set(ranks) - {rank}, store, timeout_s)
+        links = Links(rank, set(ranks) - {rank}, store, timeout_s, TIMEOUT_S)
         try:
             return work(links, rank)
         except (OSError, LurcherError) as error:
@@ -152,7 +152,7 @@ def test_a_peer_that_takes_nothing_is_sent_to_until_the_deadline():
 
 def test_a_rank_that_never_connects_is_named():
     with pytest.raises(DeadlineExpired, match=r"ranks \[1\]"):
-        Links(0, {1}, HashStore(), 0.1)
+        Links(0, {1}, HashStore(), TIMEOUT_S, 0.1)
 
 
 def test_a_stranger_who_connects_is_turned_away():
@@ -166,7 +166,7 @@ def test_a_stranger_who_connects_is_turned_away():
                 stranger.connect(b"\0" + name)
                 stranger.sendall(bytes(12))
                 assert stranger.recv(1) == b""
-        links = Links(rank, {1 - rank}, store, TIMEOUT_S)
+        links = Links(rank, {1 - rank}, store, TIMEOUT_S, TIMEOUT_S)
         tensor = torch.full((3,), float(rank + 1))
         links.sum_in_place((0, 1), tensor)
         links.close()

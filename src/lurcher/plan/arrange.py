@@ -113,7 +113,8 @@ def _entitled(layout: Layout, cells: Cells, grid: Ints) -> Ints:
     """Micro-batches of each replica if its fill and theirs were shared out by speed, (D,); at least 1."""
     speeds = np.where(grid >= 0, 1.0 / cells.layer_s[grid], 0.0).sum(axis=1)
     fill = np.maximum((grid >= 0).sum(axis=1) - 1, 0)
-    return np.maximum(1, np.round((layout.num_microbatches + fill.sum()) * speeds / speeds.sum() - fill)).astype(np.intp)
+    counts: Ints = np.maximum(1, np.round((layout.num_microbatches + fill.sum()) * speeds / speeds.sum() - fill)).astype(np.intp)
+    return counts
 
 
 def _tables(ground: Ground, placed: Ints, layers: Ints, counts: Ints) -> list[Floats]:

@@ -21,7 +21,7 @@ CHUNK = 2_000_000
 """Array elements looked at together."""
 FEW_COUNTS = 4
 """Below so many micro-batches per stage the closed form may be off, and the walk goes on from where it ended."""
-WALK_STEPS = 30_000_000
+WALK_STEPS = 6_000_000
 """Actions walked in that, at most; a bound on work, not on time, so that results do not depend on the machine."""
 
 
@@ -85,7 +85,8 @@ class _Search:
     def _cost(self, cells: Ints, layers: Ints, counts: Ints, seconds: Seconds) -> Floats:
         times = self._shop.times(self._layer_s[cells], layers)
         after_s = self._shop.after_s(layers, self._largest[cells]) if self._shop.gradient_s else 0.0
-        return seconds(times, counts) + after_s + EVEN * (times * times).sum(axis=-1) / times.sum(axis=-1) * counts
+        found: Floats = seconds(times, counts) + after_s + EVEN * (times * times).sum(axis=-1) / times.sum(axis=-1) * counts
+        return found
 
     def _step(self, rows: Rows, which: Ints, seconds: Seconds) -> Ints:
         """Make the best step of each of `which`; returns those that had a good one."""
@@ -102,7 +103,8 @@ class _Search:
         better = cost[lane, best] < self._cost(here, held, counts, seconds) * (1 - 1e-9)
         rows.cells[which[better]] = cells[lane, best][better]
         rows.layers[which[better]] = layers[lane, best][better]
-        return which[better]
+        moved: Ints = which[better]
+        return moved
 
     def _tried(self, here: Ints, held: Ints) -> tuple[Ints, Ints]:
         """Cells and layers after each step, both (rows, steps, P)."""

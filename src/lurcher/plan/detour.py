@@ -13,14 +13,16 @@ from lurcher.plan.cells import Cells
 Ints = NDArray[np.intp]
 At = tuple[int, int]
 MOST_TRIES = 64
+"""Exchanges looked at for one clash."""
 
 
 def detour(cells: Cells, rates: Rates, placed: Ints) -> tuple[Ints, Ints]:
     """`placed` (D, P) with places exchanged so that no two neighbours share a slow link, and the former number of each replica (D,).
 
     Neighbours are the stages before and after (activations) and the like stages of the replicas before and after (the
-    gradients' ring). A cell changes places with another of the same speed, size and shares; where that does not help, its whole replica with
-    another. Links of one node to all others cannot be avoided, and are left alone. A job too small to keep off stays as it is.
+    gradients' ring). A cell changes places with another of the same speed, size and shares; where that does not help, its whole
+    replica with another. Links of one node to all others cannot be avoided, and are left alone. A job too small to keep off
+    stays as it is.
     """
     pairs = [(link.a, link.b) for link in rates.links if link.b >= 0 and link.slowdown > 1.0 and link.kind == "node"]
     pairs += [(rates.node(link.a), rates.node(link.b)) for link in rates.links if link.b >= 0 and link.slowdown > 1.0 and link.kind == "rank"]
@@ -45,6 +47,7 @@ class _Board:
         self._kinds = [(round(float(cells.layer_s[c]), 12), stage.shares) for c, stage in enumerate(cells.stages)]
 
     def node(self, cell: int) -> int:
+        """The node of a cell."""
         return self._nodes[cell]
 
     def clashes(self, place: At) -> bool:

@@ -121,6 +121,7 @@ def _given_up(cells: Cells, grid: Ints) -> Ints:
         d = int(broken[np.lexsort((broken, -times[broken], -holes[broken]))[0]])
         pool = sorted((int(c) for c in grid[d] if c >= 0), key=lambda c: (cells.layer_s[c], c))
         grid[d] = -1
-        for e, s in np.argwhere((grid < 0) & (grid >= 0).any(axis=1)[:, None]):
+        live = (grid >= 0).any(axis=1, keepdims=True)
+        for e, s in np.argwhere((grid < 0) & live):
             if pool:
                 grid[e, s] = pool.pop(0)

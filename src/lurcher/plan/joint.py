@@ -15,7 +15,8 @@ from lurcher.layout import Layout
 from lurcher.model.price import price
 from lurcher.model.traffic import network
 from lurcher.plan.arrange import Arrangement, Ground, arrange, to_layout
-from lurcher.plan.cells import make_cells
+from lurcher.plan.causes import answers
+from lurcher.plan.cells import Cells, make_cells
 from lurcher.plan.changes import change_actions
 from lurcher.plan.consolidate import propose_consolidation
 from lurcher.plan.dead import propose_without_dead
@@ -37,9 +38,9 @@ from lurcher.plan.standby import propose_standby
 from lurcher.records import Plan
 
 CLOSE = 0.03
-"""A plan within this of the bound ends the search (notes of the design: section 7 of DESIGN)."""
+"""A plan within this of the bound ends the search."""
 MOST_STAGES = 32
-"""Above so many stages only the joint planner and the restart are asked: the others look at single changes one by one."""
+"""Above so many stages only the joint planner, readmission and restart are asked: the others look at single changes one by one."""
 SMALL_RANKS = 256
 """Up to so many ranks every arrangement is priced, for it takes no time."""
 MANY_COUNTS = 4
@@ -98,49 +99,50 @@ def propose_joint(situation: Situation) -> tuple[Plan, ...]:
 
     For slow links alone groups only change places; work is not shared out anew.
     """
-    if not _is_plain(situation.layout) or not (_may_share(situation) or situation.answers("swap")):
+    share = answers("relayer", situation.causes) or bool(situation.dead_at_work())
+    if not _is_plain(situation.layout) or not (share or situation.rates.links and answers("swap", situation.causes)):
         return ()
+    cells = make_cells(situation.layout, situation.rates, situation.num_atoms)
+    many = sum(stage.tp_size for stage in cells.stages) > SMALL_RANKS
     best, best_s = None, situation.present_s
-    for layout in _layouts(situation):
+    for layout in _layouts(situation, cells) if share else _off_links(situation, cells):
         found = price(layout, situation.rates, situation.schedule)
         if found.fits and found.iteration_s < best_s * (1 - 1e-9):
             best, best_s = layout, found.iteration_s
-        if len(situation.layout.ranks) > SMALL_RANKS and best_s <= situation.bound_s * (1 + CLOSE):
+        if many and best_s <= situation.bound_s * (1 + CLOSE):
             break
     if best is None:
         return ()
-    actions = change_actions(situation.layout, best, situation.rates.dead, off_links=not _may_share(situation))
+    actions = change_actions(situation.layout, best, situation.rates.dead, off_links=not share)
     return (plan_of(situation, Candidate(best, actions), best_s),)
 
 
-def _layouts(situation: Situation) -> Iterator[Layout]:
-    """The layouts to price: of the arrangements that beat all before them."""
-    cells = make_cells(situation.layout, situation.rates, situation.num_atoms)
+def _off_links(situation: Situation, cells: Cells) -> Iterator[Layout]:
+    """The present work on groups that keep off slow links; and with the roles of nodes swapped, see `gather.by_stage`."""
     layout = situation.layout
-    if situation.rates.links:
-        nodes = np.array([situation.rates.node(stage.ranks[0]) for stage in cells.stages])
-        sizes = np.array([[stage.num_layers for stage in replica.stages] for replica in layout.replicas])
-        for grid in (cells.grid, by_stage(cells.grid, nodes)):
-            if (grid >= 0).all() and len({stage.tp_size for stage in cells.stages}) == 1:
-                placed, former = detour(cells, situation.rates, grid)
-                yield to_layout(layout, cells, Arrangement(placed, sizes[former], tuple(layout.split[d] for d in former.tolist()), 0.0))
-    if not _may_share(situation):
+    if not situation.rates.links or (cells.grid < 0).any() or len({stage.tp_size for stage in cells.stages}) > 1:
         return
+    nodes = np.array([situation.rates.node(stage.ranks[0]) for stage in cells.stages])
+    sizes = np.array([[stage.num_layers for stage in replica.stages] for replica in layout.replicas])
+    for grid in (cells.grid, by_stage(cells.grid, nodes)):
+        placed, former = detour(cells, situation.rates, grid)
+        yield to_layout(layout, cells, Arrangement(placed, sizes[former], tuple(layout.split[d] for d in former.tolist()), 0.0))
+
+
+def _layouts(situation: Situation, cells: Cells) -> Iterator[Layout]:
+    """The layouts to price: in a small job all arrangements, in a large one those that beat all before them."""
+    layout = situation.layout
+    yield from _off_links(situation, cells)
     ground = Ground(layout, situation.rates, situation.schedule, cells, network(situation.rates))
-    for found in every_arrangement(ground, cap=min(layout.num_microbatches, MOST_OF_EVEN * -(-layout.num_microbatches // len(layout.replicas)))):
+    even = -(-layout.num_microbatches // len(layout.replicas))
+    for found in every_arrangement(ground, cap=min(layout.num_microbatches, MOST_OF_EVEN * even)):
         yield to_layout(layout, cells, found)
     best: Arrangement | None = None
-    many = layout.num_microbatches >= MANY_COUNTS * len(layout.replicas) * cells.grid.shape[1]
-    for grid in grids(cells, many):
+    for grid in grids(cells, together_first=even >= MANY_COUNTS * cells.grid.shape[1]):
         arranged = arrange(ground, grid)
         if arranged is not None and (best is None or arranged.pipeline_s < best.pipeline_s * (1 - 1e-9)):
             best = arranged
             yield to_layout(layout, cells, arranged)
-
-
-def _may_share(situation: Situation) -> bool:
-    """Whether the cause allows to share work out anew: something computes too slowly, or not at all."""
-    return situation.answers("relayer") or bool(situation.dead_at_work())
 
 
 def _is_plain(layout: Layout) -> bool:

@@ -76,7 +76,7 @@ def least_of(job: Job, *, whole: bool = True) -> Least:
     """
     rates = job.rates
     best = Least(float("inf"), float("inf"), "")
-    through: dict[int, float] = {}
+    through: dict[tuple[int, int], float] = {}
     for num_replicas in range(job.num_replicas, 0, -1):
         after_s = _optimizer(job) + _gradients(job, num_replicas) + rates.overhead_s
         terms = _pipeline(job, num_replicas)
@@ -135,7 +135,7 @@ def _pipeline(job: Job, num_replicas: int) -> dict[str, float]:
     return found
 
 
-def _whole(job: Job, num_replicas: int, known_s: float, through: dict[int, float]) -> dict[str, float]:
+def _whole(job: Job, num_replicas: int, known_s: float, through: dict[tuple[int, int], float]) -> dict[str, float]:
     """The terms `longest` and `whole`, with layers and micro-batches in whole numbers.
 
     Let m = ceil(M / D), and T too short for m + 1. Replicas that run fewer than m are at most D m - M, so D P - P (D m - M)
@@ -143,7 +143,7 @@ def _whole(job: Job, num_replicas: int, known_s: float, through: dict[int, float
     among the fastest possible others allows; or some replica has a stage less. `through` keeps what `_through` found.
     """
     most = -(-job.num_microbatches // num_replicas)
-    longest_s = max(_through(job, most, through), known_s)
+    longest_s = max(_through(job, job.num_stages, most, through), known_s)
     found = {"longest": longest_s, "whole": 0.0}
     needed = num_replicas * job.num_stages - job.num_stages * (num_replicas * most - job.num_microbatches)
     if needed < 1 or job.schedule in UNPROVEN:
@@ -152,25 +152,26 @@ def _whole(job: Job, num_replicas: int, known_s: float, through: dict[int, float
     if slow_s <= job.line.layer_s * (1 + 1e-9):
         return found
     known_s = max(known_s, longest_s)
-    more_s = _through(job, most + 1, through)
-    shorter_s = _one(job, job.num_stages - 1, most, known_s) if job.num_stages > 1 else float("inf")
+    more_s = _through(job, job.num_stages, most + 1, through)
+    shorter_s = _through(job, job.num_stages - 1, most, through)
     if min(more_s, shorter_s) > known_s and slow_s < float("inf"):
         shorter_s = min(shorter_s, _one(job, job.num_stages, most, known_s, slow_s))
-    found["whole"] = min(more_s, shorter_s)
+    found["whole"] = min(more_s, shorter_s)  # it may be below what is known: then it is not the largest term
     return found
 
 
-def _through(job: Job, num_microbatches: int, through: dict[int, float]) -> float:
-    """So many micro-batches through at most P fastest stages; fewer stages only where `least_units` does not rule them out."""
-    if num_microbatches not in through:
+def _through(job: Job, most_stages: int, num_microbatches: int, through: dict[tuple[int, int], float]) -> float:
+    """So many micro-batches through so many fastest stages at most; fewer only where `least_units` does not rule them out."""
+    key = most_stages, num_microbatches
+    if key not in through:
         found = float("inf")
-        for stages in range(job.num_stages, 0, -1):
+        for stages in range(most_stages, 0, -1):
             units = least_units(job.schedule, stages, num_microbatches, job.backward_part, job.way)
             rough_s = units * (job.work / (stages * float(job.steps[0])) + job.launch_s) + 2 * (stages - 1) * job.hop_s
             if rough_s < found:
                 found = min(found, _one(job, stages, num_microbatches, rough_s))
-        through[num_microbatches] = found
-    return through[num_microbatches]
+        through[key] = found
+    return through[key]
 
 
 def _one(job: Job, num_stages: int, num_microbatches: int, known_s: float, slow_s: float | None = None) -> float:
@@ -190,6 +191,8 @@ def _fill(job: Job, num_replicas: int, steps: Floats, known_s: float) -> float:
         return 0.0
     fastest = float(steps[0])
     least = counted_speed(job.work + job.launch_s * job.num_stages * fastest, walk_s)
+    if least > fastest:  # so few micro-batches that the lemma says nothing
+        return 0.0
     counted = np.maximum(steps, least)
     num = np.arange(num_replicas, len(steps) + 1, dtype=np.float64)  # J: every replica has a stage
     if not len(num):

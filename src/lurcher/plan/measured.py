@@ -118,5 +118,5 @@ def _faults(event: dict[str, Any] | None) -> tuple[dict[int, float], tuple[Cause
     slowdown: dict[int, float] = {}
     for suspect in suspects:
         for rank in suspect["component"]["ranks"]:
-            slowdown[int(rank)] = max(slowdown.get(int(rank), 1.0), float(suspect["slowdown"]))
+            slowdown[int(rank)] = max(slowdown.get(int(rank), 1.0), float(suspect.get("slowdown") or 1.0))
     return slowdown, tuple(dict.fromkeys(suspect["cause"] for suspect in suspects))

@@ -6,6 +6,7 @@ A stage's speed is in layers per second, forward and backward together, of one m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +18,34 @@ from lurcher.model.traffic import network
 from lurcher.plan.group_choice import best_group
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
 
 
 def living_nodes(layout: Layout, rates: Rates) -> tuple[tuple[float, ...], ...]:
-    """Per node with a living rank, working or standing by: the speeds (1 / slowdown) of its living ranks, fastest first."""
+    """Per node with a living rank, working or standing by: the speeds (1 / slowdown) of its living ranks, fastest first.
+
+    Nodes that share a stage now count as one.
+    """
     ranks = np.array(sorted({*layout.ranks, *layout.standby} - set(rates.dead)), dtype=np.intp)
     speeds = 1.0 / slowdowns(rates, ranks)
-    nodes = network(rates).node(ranks)
+    nodes = _joined(layout, rates)[network(rates).node(ranks)]
     order = np.lexsort((-speeds, nodes))
     cuts = np.flatnonzero(np.diff(nodes[order])) + 1
     return tuple(tuple(part.tolist()) for part in np.split(speeds[order], cuts))
+
+
+def _joined(layout: Layout, rates: Rates) -> Ints:
+    """The first of the nodes that each node shares stages with, itself where it shares none."""
+    stages = [stage.ranks for _, _, stage in layout.stages() if stage.ranks]
+    nodes = network(rates).node(np.fromiter(chain(layout.standby, chain.from_iterable(stages)), dtype=np.intp))
+    first = np.arange(int(nodes.max()) + 1)
+    at = len(layout.standby)
+    starts = at + np.cumsum([0, *(len(ranks) for ranks in stages[:-1])])
+    low, high = np.minimum.reduceat(nodes, starts), np.maximum.reduceat(nodes, starts)
+    for i in np.flatnonzero(low != high).tolist():
+        members = np.unique(first[np.unique(nodes[starts[i] : starts[i] + len(stages[i])])])
+        first[np.isin(first, members)] = members[0]
+    return first
 
 
 def node_hulls(nodes: Iterable[tuple[float, ...]], rates: Rates, num_atoms: int, largest: int) -> dict[tuple[float, ...], Floats]:

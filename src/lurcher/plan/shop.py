@@ -46,15 +46,17 @@ class Shop:
 
     def after_s(self, layers: Ints, largest: Floats) -> Floats:
         """Seconds of gradients of the busiest stage, (...), for cells whose largest shares are `largest` (..., P)."""
-        return self.gradient_s * ((layers + self.ends) * largest).max(axis=-1)
+        found: Floats = self.gradient_s * ((layers + self.ends) * largest).max(axis=-1)
+        return found
 
     def room(self, largest: Floats, counts: Ints) -> Floats:
         """Most layers per stage that memory holds, (R, P), for cells whose largest share is `largest` in `counts` (R,) micro-batches."""
         rates, stages = self.rates, range(self.num_stages)
         if not rates.device_bytes:
             return np.full(largest.shape, float(self.num_layers))
-        live = {m: [live_microbatches(self.schedule, self.num_stages, s, m) for s in stages] for m in set(counts.tolist())}
-        each = largest * (rates.layer_bytes + rates.activation_bytes * np.array([live[m] for m in counts.tolist()]))
+        different, which = np.unique(counts, return_inverse=True)
+        live = np.array([[live_microbatches(self.schedule, self.num_stages, s, m) for s in stages] for m in different.tolist()])
+        each = largest * (rates.layer_bytes + rates.activation_bytes * live[which.ravel()])
         room = np.floor((rates.device_bytes - rates.staging_bytes) / np.maximum(each, 1e-300) * (1 + 1e-12) - self.ends)
         return np.clip(room, 0, self.num_layers)
 
@@ -62,13 +64,15 @@ class Shop:
         """The closed form, without hops: pipelines of stage times (..., P) and `counts` (...) micro-batches."""
         m = np.asarray(counts, dtype=np.float64)[..., None]
         total = times.sum(axis=-1, keepdims=True)
-        if self.schedule == "gpipe":
-            return (total + (m - 1) * times).max(axis=-1)
-        upto = np.cumsum(times, axis=-1)
-        ahead = m - self.num_stages + np.arange(self.num_stages)
-        part = max(1.0 - self._forward_part, self._forward_part)
-        steady = np.where(ahead > 0, total + ahead * times + total - upto, 0.0)
-        return np.maximum(steady, np.maximum(total + (m - 1) * part * times, m * times + upto - times)).max(axis=-1)
+        paths = total + (m - 1) * times
+        if self.schedule != "gpipe":
+            upto = np.cumsum(times, axis=-1)
+            ahead = m - self.num_stages + np.arange(self.num_stages)
+            part = max(1.0 - self._forward_part, self._forward_part)
+            steady = np.where(ahead > 0, total + ahead * times + total - upto, 0.0)
+            paths = np.maximum(steady, np.maximum(total + (m - 1) * part * times, m * times + upto - times))
+        found: Floats = paths.max(axis=-1)
+        return found
 
     def walked_s(self, times: Floats, counts: Ints) -> Floats:
         """The same by the walk; `counts` (...) one for each pipeline."""

@@ -73,7 +73,7 @@ class Engine:
     """One rank's state and how it computes with it.
 
     `store` is where the ranks of a generation meet (None for a job of one rank); every blocking wait for another rank ends
-    after `timeout_s` with a RuntimeError. `progress(iteration, chunks begun)` is called at every chunk and before each wait.
+    after `timeout_s` with a RuntimeError, to connect for a change of layout after `connect_s`. `progress(iteration, chunks begun)` is called at every chunk and before each wait.
     """
 
     def __init__(
@@ -86,10 +86,12 @@ class Engine:
         device: Device,
         progress: Callable[[int, int], None],
         timeout_s: float,
+        connect_s: float | None = None,
     ) -> None:
         check_model(config.model, layout)
         _check_supported(layout)
         self._config, self._rank, self._store, self._timeout_s = config, rank, store, timeout_s
+        self._connect_s = timeout_s if connect_s is None else connect_s
         job, model = config.job, config.model
         self._dtype = torch.float64 if job.dtype == "float64" else torch.float32
         self._instruments = Instruments(recorder, device, progress)
@@ -98,7 +100,7 @@ class Engine:
         self._storage = Storage(self._held, slices_of(self._slices, rank), self._dtype)
         self._storage.fill_initial(model, job.seed)
         self._optimizer = AdamW(config.optim, self._storage)
-        self._groups = Groups(model, layout, rank, store, timeout_s)
+        self._groups = Groups(model, layout, rank, store, timeout_s, timeout_s)
         self._work = self._wire(layout)
         self._result: StepResult | None = None
         self._staged: _Staged | None = None
@@ -165,7 +167,7 @@ class Engine:
             )
         self._drop_staged()
         keeps_groups = not lost and self._groups.is_open and self._groups.fits(layout)
-        groups = self._groups if keeps_groups else Groups(model, layout, self._rank, self._store, self._timeout_s)
+        groups = self._groups if keeps_groups else Groups(model, layout, self._rank, self._store, self._timeout_s, self._connect_s)
         slices, held = cut_slices(model, layout), held_tensors(model, layout, self._rank)
         self._staged = _Staged(layout, slices, held, groups, self._storage)
         self.received_bytes = 0
@@ -209,7 +211,7 @@ class Engine:
         partners = partners_of(moves, self._rank)
         if partners:
             assert self._store is not None  # there is another rank, so there was a store to meet at
-            links = Links(self._rank, partners, PrefixStore(f"gen{generation}/moves", self._store), self._timeout_s)
+            links = Links(self._rank, partners, PrefixStore(f"gen{generation}/moves", self._store), self._timeout_s, self._connect_s)
             try:
                 self.received_bytes = exchange(self._storage, new, moves, self._rank, links)
             finally:

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import msgspec
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, Store, Work
+from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, Store, Work
 
 from lurcher.config import ModelSection
 from lurcher.errors import LurcherError
@@ -45,14 +45,16 @@ class Membership(msgspec.Struct, frozen=True):
 class Handle:
     """One group as its users see it: ranks are the job's, not the group's own numbers."""
 
-    def __init__(self, ranks: tuple[int, ...], group: ProcessGroupGloo) -> None:
+    def __init__(self, ranks: tuple[int, ...], group: ProcessGroupGloo, timeout_s: float) -> None:
         self.ranks = ranks
+        self._options = AllreduceOptions()
+        self._options.timeout = timedelta(seconds=timeout_s)
         self._index = {rank: i for i, rank in enumerate(ranks)}
         self._group: ProcessGroupGloo | None = group
 
     def all_reduce(self, tensor: torch.Tensor) -> Work:
         """Start summing `tensor` in place over the group."""
-        return self._open().allreduce(tensor)
+        return self._open().allreduce([tensor], self._options)
 
     def close(self) -> None:
         """Let the torch group go."""
@@ -67,10 +69,10 @@ class Handle:
 class Groups:
     """The groups that `rank` belongs to in one generation. A job of one rank has none and needs no store.
 
-    Every blocking call of a group ends after `timeout_s` with a RuntimeError.
+    Every blocking call of a group ends after `timeout_s` with a RuntimeError, connecting after `connect_s`.
     """
 
-    def __init__(self, model: ModelSection, layout: Layout, rank: int, store: Store | None, timeout_s: float) -> None:
+    def __init__(self, model: ModelSection, layout: Layout, rank: int, store: Store | None, timeout_s: float, connect_s: float) -> None:
         self._open = True
         self._model = model
         self._membership = Membership.of(model, layout)
@@ -82,10 +84,12 @@ class Groups:
             if store is None:
                 raise LurcherError(f"a layout of {len(layout.ranks)} ranks needs a store to meet at")
             prefixed = PrefixStore(f"gen{layout.generation}/{number}", store)
-            group = ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), _options(timeout_s, device))
-            self._handles[ranks] = Handle(ranks, group)
+            group = ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), _options(connect_s, device))
+            self._handles[ranks] = Handle(ranks, group, timeout_s)
         peers = partners(layout, rank)
-        self._links = Links(rank, peers, PrefixStore(f"gen{layout.generation}/links", store), timeout_s) if store is not None and peers else None
+        self._links = (
+            Links(rank, peers, PrefixStore(f"gen{layout.generation}/links", store), timeout_s, connect_s) if store is not None and peers else None
+        )
 
     @property
     def world(self) -> Handle | None:

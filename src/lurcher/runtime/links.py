@@ -29,11 +29,11 @@ _HEADER = struct.Struct("<BQQ")
 
 
 class Links:
-    """`rank`'s sockets to `peers`, one each. All waits end after `timeout_s` with DeadlineExpired."""
+    """`rank`'s sockets to `peers`, one each. All waits end after `timeout_s` with DeadlineExpired, those for a connection after `connect_s`."""
 
-    def __init__(self, rank: int, peers: Collection[int], store: Store, timeout_s: float) -> None:
+    def __init__(self, rank: int, peers: Collection[int], store: Store, timeout_s: float, connect_s: float) -> None:
         self._rank, self._timeout_s = rank, timeout_s
-        self._peers = meet(rank, peers, store, timeout_s)
+        self._peers = meet(rank, peers, store, connect_s)
         self._by_fd = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._poll = select.poll()
         for fd in self._by_fd:

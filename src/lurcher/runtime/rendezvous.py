@@ -6,8 +6,9 @@ import secrets
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from torch.distributed import Store
+from torch.distributed import DistStoreError, Store
 
 from lurcher.errors import DeadlineExpired
 
@@ -37,12 +38,15 @@ def meet(rank: int, peers: Collection[int], store: Store, timeout_s: float) -> d
             listener.settimeout(timeout_s)
             store.set(str(rank), f"{listener.getsockname()[1:].hex()} {token.hex()}")
             for lower in sorted(other for other in peers if other < rank):
+                store.wait([str(lower)], timedelta(seconds=timeout_s))
                 name, expected = store.get(str(lower)).decode().split()
                 found[lower] = _connect(b"\0" + bytes.fromhex(name), timeout_s)
                 found[lower].sendall(bytes.fromhex(expected) + rank.to_bytes(_RANK_BYTES, "big"))
             while len(found) < len(peers):
                 _accept(listener, token, timeout_s, found)
-    except TimeoutError:
+    except (TimeoutError, DistStoreError):
+        for peer in found.values():
+            peer.close()
         missing = sorted(set(peers) - set(found))
         raise DeadlineExpired(f"rank {rank} waited {timeout_s:g} s to connect to ranks {missing}") from None
     for peer in found.values():

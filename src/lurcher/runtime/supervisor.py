@@ -44,6 +44,8 @@ from lurcher.runtime.worker import PROGRESS_FIELDS, rank_main
 M = TypeVar("M", Ready, Ack, BenchDone, Digests)
 
 POLL_S = 0.2
+MORE_ATTEMPTS = 3
+"""To go on under one layout, beyond one for each rank that could be lost on the way."""
 GRACE_S = 1.0
 """After a rank reports a failure: time for the process that caused it to be seen dead, so that the culprit is named and not a victim."""
 
@@ -167,7 +169,7 @@ class Supervisor:
         """Go on without the lost ranks, under the layout that the director names; more may be lost on the way."""
         begin = time.monotonic()
         gone: set[int] = set()
-        while True:
+        for _ in range(len(self._ranks) + MORE_ATTEMPTS):
             gone |= lost.ranks
             for rank in lost.ranks:
                 launch.end_ranks([self._ranks.pop(rank)], patience_s=0.0)
@@ -185,6 +187,7 @@ class Supervisor:
                 continue
             self._director.resumed(layout, self._iteration, time.monotonic() - begin)
             return
+        raise lost
 
     def _compare_digests(self) -> None:
         got = self._collect(Digests, self._config.run.step_deadline_s, "to hash its state")
@@ -206,11 +209,14 @@ class Supervisor:
         """
         ranks = set(self._ranks) if of is None else set(of)
         got: dict[int, M] = {}
+        broken: dict[int, str] = {}  # they have lost a peer, which is either dead, and the poll will say so, or the one that stays silent
         begin = time.monotonic()
         while waiting := ranks - set(got):
             for message in self._poll(waiting):
-                if isinstance(message, Broken) and (generation is None or message.generation >= generation):
-                    raise self._who_died(message.rank, message.reason)
+                if isinstance(message, Broken):
+                    if generation is None or message.generation >= generation:
+                        broken[message.rank] = message.reason
+                    continue
                 if generation is not None and getattr(message, "generation", -1) != generation:
                     continue
                 if not isinstance(message, kind):
@@ -220,7 +226,9 @@ class Supervisor:
             if time.monotonic() - last_sign > deadline_s:
                 if partial:
                     return got
-                raise self._who_hangs(waiting, deadline_s, what)
+                raise self._who_hangs(waiting - broken.keys(), deadline_s, what)
+            if waiting <= broken.keys() and time.monotonic() - begin > GRACE_S:
+                raise Lost((), f"ranks {sorted(broken)} lost a connection, and none is dead: {next(iter(broken.values()))}")
         return got
 
     def _poll(self, waiting: set[int]) -> list[FromRank]:
@@ -259,6 +267,8 @@ class Supervisor:
 
     def _who_hangs(self, silent: set[int], deadline_s: float, what: str) -> Lost:
         """The absent rank, not its waiters: the one whose own progress is least."""
+        if not silent:
+            return Lost((), f"no rank got on for {deadline_s:g} s; each had {what}")
         stuck = min(silent, key=lambda r: tuple(self._progress[r * PROGRESS_FIELDS : r * PROGRESS_FIELDS + PROGRESS_FIELDS]))
         return Lost([stuck], f"{self._name(stuck)} made no progress for {deadline_s:g} s; it had {what}")
 

@@ -53,6 +53,8 @@ PROGRESS_FIELDS = 3
 """Per rank in the shared progress array: iteration, chunks begun in it, monotonic ns of the last sign of progress."""
 
 
+CONNECT_S = 5.0
+"""Longest wait for a rank to connect when the layout changes: all come within milliseconds, unless one dies."""
 PEER_LOST = (ConnectionError, RuntimeError, DeadlineExpired)
 """What a call raises whose peer is gone, over a socket or over gloo."""
 
@@ -104,8 +106,10 @@ class RankLoop:
         )
         # Longer than the supervisor's patience: it sees all ranks and names the one that hangs, a waiter only sees its neighbour.
         self._patience_s = 2.0 * config.run.step_deadline_s + 5.0
+        # Shorter than it: who connects to a rank that has just died must be back before it is taken for hanging itself.
+        connect_s = min(CONNECT_S, 0.4 * config.run.step_deadline_s)
         store = TCPStore(spec.store_host, spec.store_port, is_master=False, timeout=timedelta(seconds=config.run.start_deadline_s))
-        self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, self._patience_s)
+        self._engine = Engine(config, spec.layout, spec.rank, store, self._recorder, self._device, self._progress, self._patience_s, connect_s)
         self._aim = spec.layout.generation
         self.iteration = 0
 
