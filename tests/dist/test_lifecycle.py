@@ -31,13 +31,13 @@ def test_kill_of_a_rank_ends_the_job_with_one_line(tmp_path: Path) -> None:
 
 
 def test_with_recovery_the_job_goes_on_without_a_killed_rank_and_says_so(tmp_path: Path) -> None:
-    with JobProcess(tmp_path, iterations=40, on_death="recover") as job:
+    with JobProcess(tmp_path, iterations=28, on_death="recover") as job:
         job.wait_for_iteration(12)
         sid = job.process.pid
         os.kill(job.pids[2], signal.SIGKILL)
         code, verdict, err = job.finish(90.0)
         assert code == 0
-        assert verdict["verdict"] == "fail_stop" and verdict["source"]["num_iterations"] == 40
+        assert verdict["verdict"] == "fail_stop" and verdict["source"]["num_iterations"] == 28
         (event,) = (e for e in verdict["events"] if e["kind"] == "fail_stop")
         assert event["suspects"][0]["component"]["ranks"] == [2] and event["end_iteration"] == event["onset_iteration"]
         assert "was killed by SIGKILL" in event["evidence"][0]

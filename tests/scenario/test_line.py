@@ -53,7 +53,7 @@ def test_examples_come_out_as_expected(example: Path, tmp_path: Path) -> None:
 
 def test_a_run_can_be_reported_again_from_its_folder(tmp_path: Path) -> None:
     """The README's two ways to a first result, on a job small enough to be quick."""
-    words = ("demo", "--tp", "1", "--num-microbatches", "8", "--iterations", "40", "--slow-rank", "2", "--run-dir", "run", "--exit-code")
+    words = ("demo", "--tp", "1", "--num-microbatches", "4", "--iterations", "40", "--slow-rank", "2", "--run-dir", "run", "--exit-code")
     code, out, err = lurcher(*words, cwd=tmp_path)
     assert code == 3, err
     assert "rank 2" in out and "run/report.html" in out and "real CPU of a chunk" in out
