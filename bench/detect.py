@@ -15,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, track
-from rich.table import Table
 
 from detect_corpus import MIXES, Score, judge
 from detect_run import BAYESIAN, DETECTORS, DURATIONS, ONSET, SHAPES, SLOWDOWNS, Delays, all_faults, delays, false_alarms, memory, speed
 from detect_series import NOISE, REPORTING, TUNING, Fault, Shape
-
-Row = dict[str, float | int | str]
+from tables import Row, show
 
 TUNED: Mapping[str, str] = {
     "default": "dead zone, rungs, clip, watch level, follow speed and what thresholds are raised by at first, for power at 5 % without an alarm on the tuning series; "
@@ -200,17 +198,6 @@ def _cell(name: str, slowdown: float, duration: int, shape: Shape, found: Mappin
         "median delay": float(np.median(late)) if len(late) else "",
         "p90 delay": float(np.quantile(late, 0.9)) if len(late) else "",
     }
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    """Print rows as a table; its columns are the keys of all rows."""
-    table = Table(title=title)
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    for key in keys:
-        table.add_column(key, justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value := row.get(key, ""), float) else str(value) for key in keys))
-    console.print(table)
 
 
 def main() -> None:

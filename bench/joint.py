@@ -28,7 +28,7 @@ from lurcher.model.price import price
 from lurcher.model.rates import LinkRate, Rates
 from lurcher.plan.joint import plan_all
 from lurcher.plan.problem import Problem
-from plan import Row, show
+from tables import Row, show
 
 CELLS = (
     (64, 4, 8),

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from lurcher.model.critical_path import compile_schedule, finish_times, makespans_by_count
 from lurcher.model.schedule import schedule_text
 from lurcher.plan.split import min_max_split, proportional_costs
-
-Row = dict[str, float | int | str]
+from tables import Row, show
 
 
 def best_ms(work: Callable[[], object], repeats: int = 7) -> float:
@@ -142,17 +140,6 @@ def split_beside_solver() -> list[Row]:
             }
         )
     return rows
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    """Print rows as a table; its columns are the keys of all rows."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(title=title)
-    for key in keys:
-        table.add_column(key, justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value := row.get(key, ""), float) else str(value) for key in keys))
-    console.print(table)
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from lurcher.layout import LayerRange, Layout, Replica, Route, Stage
 from lurcher.model.cost import CostModel
@@ -23,8 +22,8 @@ from lurcher.model.price import price, price_many, replica_tables
 from lurcher.model.rates import LinkRate, Rates
 from lurcher.model.schedule import SPLIT_BACKWARD, schedule_text
 from lurcher.records import CHUNK, WORKLOAD, Op
+from tables import Row, show
 
-Row = dict[str, float | int | str]
 Floats = NDArray[np.float64]
 PHASE = {"F": Op.FORWARD, "B": Op.BACKWARD, "W": Op.WEIGHT}
 
@@ -206,17 +205,6 @@ def prediction(num_iterations: int) -> list[Row]:
                 }
             )
     return rows
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    """Print rows as a table; its columns are the keys of all rows."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(title=title)
-    for key in keys:
-        table.add_column(key, justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:.3g}" if isinstance(value := row.get(key, ""), float) else str(value) for key in keys))
-    console.print(table)
 
 
 def main() -> None:

@@ -206,7 +206,7 @@ def test_a_chunk_finishes_just_before_its_last_sum():
     diary, recorder = Diary(), Recorder(1)
     beats: list[tuple[int, int]] = []
     instruments = Instruments(recorder, diary, lambda *beat: beats.append(beat))
-    group = TensorGroup(Stage((0, 1), (1, 1), (LayerRange(0, 1),)), 1, diary, 7, instruments)
+    group = TensorGroup(Stage((0, 1), (1, 1), (LayerRange(0, 1),)), diary, 7, instruments)
     for _ in range(2):
         group.begin_chunk(3, lambda: diary.entries.append("finish"))
         for _ in range(3):
@@ -220,7 +220,7 @@ def test_a_chunk_finishes_just_before_its_last_sum():
 
 
 def test_a_chunk_that_leaves_out_a_sum_is_a_programming_error():
-    group = TensorGroup(Stage((0, 1), (1, 1), (LayerRange(0, 1),)), 0, Diary(), 7, Instruments(Recorder(0), NullDevice(), lambda *_: None))
+    group = TensorGroup(Stage((0, 1), (1, 1), (LayerRange(0, 1),)), Diary(), 7, Instruments(Recorder(0), NullDevice(), lambda *_: None))
     group.begin_chunk(2, lambda: None)
     group.all_reduce(torch.ones(1))
     with pytest.raises(AssertionError, match="left out 1"):
@@ -229,7 +229,7 @@ def test_a_chunk_that_leaves_out_a_sum_is_a_programming_error():
 
 def test_a_chunk_without_sums_finishes_at_its_end():
     entries: list[str] = []
-    group = TensorGroup(Stage((0,), (1,), (LayerRange(0, 1),)), 0, None, -1, Instruments(Recorder(0), NullDevice(), lambda *_: None))
+    group = TensorGroup(Stage((0,), (1,), (LayerRange(0, 1),)), None, -1, Instruments(Recorder(0), NullDevice(), lambda *_: None))
     group.begin_chunk(3, lambda: entries.append("finish"))
     assert torch.equal(group.all_gather(torch.ones(2)), torch.ones(1, 2))
     assert entries == []

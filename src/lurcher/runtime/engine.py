@@ -254,7 +254,7 @@ class Engine:
         where = layout.position(self._rank)
         stage = layout.replicas[where.dp].stages[where.pp]
         event_group = next((group.id for group in layout.groups() if group.kind == "tp" and group.ranks == stage.ranks), -1)
-        group = TensorGroup(stage, where.tp, self._groups.links, event_group, self._instruments)
+        group = TensorGroup(stage, self._groups.links, event_group, self._instruments)
         model = StageModel(self._config, layout, self._rank, self._storage, group, self._instruments)
         shape = (self._config.model.seq_len, self._config.model.hidden)
         schedule, links = self._config.layout.schedule, self._groups.links

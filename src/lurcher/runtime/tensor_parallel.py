@@ -21,11 +21,9 @@ _Result = TypeVar("_Result")
 
 
 class TensorGroup:
-    """`stage`'s ranks as seen by the one with index `tp_rank`; `event_group` is the id under which events are recorded."""
+    """`stage`'s ranks as seen by one of them; `event_group` is the id under which events are recorded."""
 
-    def __init__(self, stage: Stage, tp_rank: int, links: Links | None, event_group: int, instruments: Instruments) -> None:
-        self.size = stage.tp_size
-        self.rank = tp_rank
+    def __init__(self, stage: Stage, links: Links | None, event_group: int, instruments: Instruments) -> None:
         self._ranks = stage.ranks
         self._links = links if stage.tp_size > 1 else None
         self._event_group = event_group
