@@ -2,10 +2,12 @@
 
     python bench/whatif.py TRACE.parquet...              whole analysis, one what-if, and the same what-ifs replayed one by one
     python bench/whatif.py TRACE.parquet... --peer DIR   also DIR/analyzer of a ByteDance-Seed/StragglerAnalysis checkout (needs pandas < 3, pyyaml, tqdm)
+    python bench/whatif.py --start TRACE.parquet...      only the CPU of the whole command, beside that of a Python that imports numpy and pyarrow.parquet
     python bench/whatif.py --scale                       one made-up step of pp4 dp8 .. pp16 dp512 with up to 512 micro-batches
     python bench/whatif.py ... --json FILE               also write the rows
 
 Times are CPU seconds of whole processes, interpreter and imports included; memory is their peak. `alone` is the same without start and imports.
+`start` is the CPU of a Python that only imports numpy and pyarrow.parquet, on one BLAS thread as the command has it: no analysis can cost less.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ import whatif_made
 SCALES = ((4, 8, 32), (8, 64, 128), (16, 128, 256), (16, 512, 512))
 """Stages, replicas, micro-batches a replica."""
 DEADLINE_S = 1800.0
-WORKER = "import sys,pathlib;from lurcher.analyze.trace import analyze_trace;from lurcher.analyze.verdict import to_json;sys.stdout.buffer.write(to_json(analyze_trace(pathlib.Path(sys.argv[1]))[0]))"
+STARTS = 9
+"""Runs of which a whole command's CPU is the median, in turn with bare starts: the pace of a machine changes within minutes."""
+BARE = "import os; os.environ.setdefault('OPENBLAS_NUM_THREADS', '1'); import numpy, pyarrow.parquet"
+COMMAND = [sys.executable, "-m", "lurcher", "analyze", "--json"]
 
 WATCHER = "import resource as r,subprocess as s,sys;d=s.run(sys.argv[1:]);u=r.getrusage(r.RUSAGE_CHILDREN);print(u.ru_utime+u.ru_stime,u.ru_maxrss,file=sys.stderr);sys.exit(d.returncode)"
 
@@ -37,12 +42,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", nargs="*", type=Path)
     parser.add_argument("--peer", type=Path, metavar="DIR", help="a checkout of ByteDance-Seed/StragglerAnalysis")
+    parser.add_argument("--start", action="store_true", help="only what the whole command costs beside a bare start")
     parser.add_argument("--scale", action="store_true", help="made-up traces up to pp16 dp512")
     parser.add_argument("--most", type=int, default=len(SCALES), help="only so many of the sizes")
     parser.add_argument("--last", action="store_true", help="only the largest size")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    rows = [measured(path, asked.peer) for path in asked.traces]
+    rows = [started(path) if asked.start else measured(path, asked.peer) for path in asked.traces]
     if asked.scale:
         rows += [scaled(*size) for size in (SCALES[-1:] if asked.last else SCALES[: asked.most])]
     if asked.json:
@@ -51,20 +57,37 @@ def main() -> int:
 
 
 def measured(path: Path, peer: Path | None) -> dict[str, Any]:
-    """Our whole analysis of a trace in a process of its own, its parts, and the others'."""
-    in_process([sys.executable, "-c", WORKER, str(path)])  # compiles what is not compiled yet
-    verdict, cost = in_process([sys.executable, "-c", WORKER, str(path)])
+    """Our whole command on a trace, its parts, and the others'."""
+    verdict, cost = whole(path)
     row: dict[str, Any] = {"trace": path.name, "verdict": json.loads(verdict)["verdict"], **cost, **parts(path)}
     if peer is not None:
         with tempfile.TemporaryDirectory() as folder:
             meta = path.with_name(path.stem.replace("trace-", "meta-") + ".yaml")
             command = [sys.executable, "-m", "analyzer.wia", "--trace", str(path), "--metadata", str(meta), "--dump-dir", folder]
-            in_process(command, cwd=peer)
-            _, theirs = in_process(command, cwd=peer)
+            runs = [in_process(command, cwd=peer)[1] for _ in range(4)][1:]
+            theirs = {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
         row |= {f"peer_{key}": value for key, value in theirs.items()}
         row |= {"cpu_ratio": cost["cpu_s"] / theirs["cpu_s"], "memory_ratio": cost["peak_mb"] / theirs["peak_mb"]}
     show(row)
     return row
+
+
+def started(path: Path) -> dict[str, Any]:
+    """Only the whole command, beside a bare start."""
+    row = {"trace": path.name, **whole(path)[1]}
+    show(row)
+    return row
+
+
+def whole(path: Path) -> tuple[bytes, dict[str, float]]:
+    """What the command prints, and its cost: medians over runs in turn with bare starts, and the least CPU of both."""
+    verdict, _ = in_process([*COMMAND, str(path)])  # compiles what is not compiled yet
+    in_process([sys.executable, "-c", BARE])
+    pairs = [(in_process([*COMMAND, str(path)])[1], in_process([sys.executable, "-c", BARE])[1]) for _ in range(STARTS)]
+    cost = {key: float(np.median([mine[key] for mine, _ in pairs])) for key in pairs[0][0]}
+    start = float(np.median([bare["cpu_s"] for _, bare in pairs]))
+    least, least_start = (min(run[i]["cpu_s"] for run in pairs) for i in (0, 1))
+    return verdict, {**cost, "least_cpu_s": least, "start_cpu_s": start, "least_start_cpu_s": least_start, "times_start": least / least_start}
 
 
 def parts(path: Path) -> dict[str, float]:
@@ -87,7 +110,7 @@ def scaled(stages: int, replicas: int, microbatches: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.parquet"
         rows = write_made(path, stages, replicas, microbatches)
-        verdict, cost = in_process([sys.executable, "-c", WORKER, str(path)])
+        verdict, cost = in_process([*COMMAND, str(path)])
     events = json.loads(verdict)["events"]
     named = [suspect["component"]["id"] for event in events if event["kind"] == "fail_slow" for suspect in event["suspects"]]
     row = {"trace": f"pp{stages} dp{replicas} m{microbatches}", "rows": rows, "named": ",".join(named), **cost}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from lurcher.analyze.trace import analyze_trace, explain_trace
 from lurcher.analyze.values import Verdict

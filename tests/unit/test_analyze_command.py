@@ -92,7 +92,7 @@ def test_a_restart_is_said_at_its_iteration(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_bar_on_a_terminal_and_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(tmp_path / "a.csv", durations(1.3))
-    monkeypatch.setattr("lurcher.cli.analyze.BAR_FROM_BYTES", 0)
+    monkeypatch.setattr("lurcher.cli.logs.BAR_FROM_BYTES", 0)
     assert run(capsys, path)[2] == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     code, out, err = run(capsys, path, "--json")

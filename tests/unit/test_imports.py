@@ -42,7 +42,7 @@ CARRIES = {"lurcher.config", "lurcher.faults"}
 HIDDEN_NAMES = {"JobConfig", "PaceSection", "Pace", "Fault", "load_config", "config_from_dict", "config_from_toml_text"}
 CONFIG_NAMES = {"config", "cfg", "job", "job_config"}
 """What a whole configuration would be called if one came in without a type."""
-MAY_READ_ENVIRONMENT = {"lurcher.config", "lurcher.runtime.launch", "lurcher.runtime.worker"}
+MAY_READ_ENVIRONMENT = {"lurcher.config", "lurcher.cli.short_lived", "lurcher.runtime.launch", "lurcher.runtime.worker"}
 
 
 @pytest.fixture(scope="module")

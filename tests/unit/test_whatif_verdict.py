@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 import synthetic_run
+from msgspec.structs import replace
 
-from lurcher.analyze.trace import explain_trace, with_replay
+from lurcher.analyze.trace import explain_trace
+from lurcher.analyze.trace_run import with_replay
 from lurcher.analyze.values import Source, Verdict
 from lurcher.analyze.verdict import load_verdict, to_json
 from lurcher.ingest.op_trace import OpTrace, TraceOp

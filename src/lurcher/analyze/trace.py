@@ -12,19 +12,17 @@ import numpy as np
 
 from lurcher.analyze.trace_events import trace_events
 from lurcher.analyze.trace_plans import trace_plans
-from lurcher.analyze.trace_words import ranks_words, replay_words, share_words, worker_name
+from lurcher.analyze.trace_words import ranks_words, share_words, worker_name
 from lurcher.analyze.values import Source, Throughput, Verdict, VerdictEvent
 from lurcher.analyze.verdict import plan_section, verdict_of
-from lurcher.errors import UserError
 from lurcher.ingest.op_trace import OpTrace
 from lurcher.ingest.op_trace_read import is_trace, read_trace
-from lurcher.ingest.op_trace_run import read_run_trace
 from lurcher.localize.whatif import TraceAnalysis, analyse
 from lurcher.localize.whatif_table import Array
 from lurcher.localize.whatif_times import Floats
 from lurcher.records import Plan
 
-__all__ = ["analyze_trace", "explain_trace", "is_trace", "with_replay"]
+__all__ = ["analyze_trace", "explain_trace", "is_trace", "what_if_section"]
 
 
 def analyze_trace(path: Path) -> tuple[Verdict, TraceAnalysis]:
@@ -62,28 +60,6 @@ def explain_trace(trace: OpTrace) -> tuple[Verdict, TraceAnalysis]:
         wall_s=time.monotonic() - begin,
     )
     return verdict, analysis
-
-
-def with_replay(verdict: Verdict, run: Path) -> Verdict:
-    """The verdict on a run directory with the replay of its kept windows, where there are any that can be replayed.
-
-    The replay only adds: its section, and to the events of a slow rank a sentence. What the run itself found stays.
-    """
-    try:
-        trace = read_run_trace(run)
-        analysis = None if trace is None else analyse(trace)
-    except UserError:  # windows of another layout, or cut short: the run's own records are all there is
-        analysis = None
-    if analysis is None:
-        return verdict
-    named = ", ".join(f"{worker_name(w.dp, w.stage)} x{w.slowdown:.2f}" for w in analysis.slow)
-    steps = " and ".join(str(step) for step in analysis.what_if.steps.tolist())
-    said = f"{replay_words(analysis)} (iteration {steps}); slow beside its like: {named or 'no worker'}"
-    events = tuple(
-        msgspec.structs.replace(event, evidence=(*event.evidence, said)) if event.kind == "fail_slow" and event.suspects else event
-        for event in verdict.events
-    )
-    return msgspec.structs.replace(verdict, events=events, what_if=what_if_section(analysis))
 
 
 def what_if_section(analysis: TraceAnalysis) -> dict[str, Any]:

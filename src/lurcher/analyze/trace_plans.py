@@ -10,6 +10,7 @@ from lurcher.analyze.trace_words import ranks_words, worker_name
 from lurcher.layout import Layout, Replica, Stage
 from lurcher.localize.whatif import TraceAnalysis
 from lurcher.localize.whatif_causes import healing
+from lurcher.localize.whatif_middle import median
 from lurcher.localize.whatif_scaled import scaled_steps
 from lurcher.model.critical_path import makespans_by_count
 from lurcher.plan.edit import with_layers, with_replicas
@@ -91,7 +92,7 @@ def _cut(analysis: TraceAnalysis, layout: Layout) -> Iterator[Plan]:
         return
     heal = healing(analysis.slow, analysis.work.forward_s.shape)[:, None]
     phase_s = np.array([(phase * heal).mean(axis=(1, 2, 3)) for phase in (analysis.work.forward_s, analysis.work.backward_s)])  # (2, P)
-    layer_s = np.minimum(np.median(phase_s, axis=1, keepdims=True), phase_s) / LAYERS_PER_STAGE
+    layer_s = np.minimum(median(phase_s, axis=1)[:, None], phase_s) / LAYERS_PER_STAGE
     fixed_s = phase_s - LAYERS_PER_STAGE * layer_s
     present = [LAYERS_PER_STAGE] * analysis.num_stages
     cuts = layer_choices(

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from lurcher import __version__
+from lurcher.cli import short_lived
 from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USER_ERROR, LurcherError
 
 COMMANDS: Mapping[str, str] = {
@@ -19,6 +20,8 @@ COMMANDS: Mapping[str, str] = {
     "report": "lurcher.cli.report:report",
 }
 """Name of a command -> where it lives. The order is that of the help."""
+SHORT_LIVED = frozenset({"analyze", "plan", "report"})
+"""Commands that read, compute and end; the others start a job's processes, which get the environment."""
 
 
 class LazyGroup(click.Group):
@@ -44,8 +47,22 @@ def app() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line (default: the process's) and return its exit code. An expected error becomes one line on stderr."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    """Run a command line and return its exit code. An expected error becomes one line on stderr.
+
+    Without `argv` it is the process's own command line, and the process is set up for it.
+    """
+    if argv is not None:
+        return _run(list(argv))
+    words = sys.argv[1:]
+    if not SHORT_LIVED.intersection(words[:1]):
+        return _run(words)
+    short_lived.begin()
+    code = _run(words)
+    short_lived.end()
+    return code
+
+
+def _run(words: list[str]) -> int:
     try:
         code = app.main(args=words or ["--help"], prog_name="lurcher", standalone_mode=False, obj=tuple(words))
     except click.ClickException as error:

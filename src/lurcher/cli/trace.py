@@ -4,20 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import click
 import msgspec
 
 from lurcher import __version__
 from lurcher.analyze.trace import analyze_trace
-from lurcher.cli.log_report import write_page
+from lurcher.analyze.values import Verdict
+from lurcher.cli.verdicts import event_lines, exit_code_of, print_json
 from lurcher.errors import UserError
-
-if TYPE_CHECKING:
-    from lurcher.analyze.values import Verdict
 
 SHOWN_PARTS = 4
 """Parts of a kind that a line names, the slowest first."""
+
+
+def analyze_traces(
+    traces: tuple[Path, ...],
+    files: tuple[Path, ...],
+    baseline: tuple[Path, ...],
+    report_path: Path | None,
+    timeline_path: Path | None,
+    *,
+    as_json: bool,
+    exit_code: bool,
+) -> int:
+    """The command for operation traces; returns its exit code."""
+    if len(traces) < len(files):
+        other = next(path for path in files if path not in traces)
+        raise UserError(f"{traces[0]} is an operation trace and {other} is none; give the two kinds one after the other")
+    if baseline:
+        raise UserError(
+            f"--baseline is {baseline[0]}, but {traces[0]} is an operation trace: its replicas are compared with each other; leave it out"
+        )
+    if timeline_path is not None and timeline_path.exists():
+        raise UserError(f"{timeline_path} exists already; name a new file for --timeline")
+    verdicts = verdicts_on_traces(traces, report_path, timeline_path)
+    if as_json:
+        print_json(verdicts)
+    for path, verdict in zip(traces, verdicts, strict=True) if not as_json else ():
+        for line in (*([f"{path}:"] if len(traces) > 1 else []), verdict.summary, *event_lines(verdict), *trace_lines(verdict)):
+            click.echo(line)
+    for name, written in (("report", report_path), ("timeline", timeline_path)):
+        if written is not None:
+            click.echo(f"  {name}  {written}", err=as_json)
+    return exit_code_of(verdicts, exit_code)
 
 
 def verdicts_on_traces(paths: tuple[Path, ...], report_path: Path | None, timeline_path: Path | None) -> list[Verdict]:
@@ -29,6 +59,7 @@ def verdicts_on_traces(paths: tuple[Path, ...], report_path: Path | None, timeli
         verdict, analysis = analyze_trace(path)
         verdicts.append(verdict)
         if report_path is not None:
+            from lurcher.cli.log_report import write_page
             from lurcher.report.trace_page import render_trace
 
             write_page(report_path, render_trace(analysis, msgspec.to_builtins(verdict), __version__))

@@ -6,10 +6,10 @@ Training Using What-if Analysis", OSDI 2025, arXiv 2505.05713). A worker is one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -57,8 +57,7 @@ COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration",
 """A file's columns. Times in seconds, communication with its waiting; -1 where a model chunk or a micro-batch says nothing."""
 
 
-@dataclass(frozen=True, eq=False)
-class OpTrace:
+class OpTrace(msgspec.Struct, frozen=True, eq=False):
     """The rows of a trace as columns of one length, in any order; times keep the precision they were written with.
 
     `seq` counts a worker's operations of one kind within a step. `chunk` is the model chunk within the stage, `model_chunk`
@@ -99,6 +98,21 @@ def op_codes(path: str, names: Column, places: Column) -> Column:
         if used:
             raise UserError(f"{path} has operations of kind {str(used[0])[:40]!r}; known are {', '.join(OP_NAMES)}")
     return np.array([known.get(name, 0) for name in names], np.uint8)[places]
+
+
+def distinct(values: Column) -> npt.NDArray[np.intp]:
+    """The whole numbers that occur in a column with a row or more, ascending. Replicas, stages and steps are few: no need to sort the rows."""
+    low, high = int(values.min()), int(values.max())
+    if not lie_close(low, high, len(values)):
+        return np.array(sorted(set(values.tolist())), np.intp)
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[np.subtract(values, low, dtype=np.intp)] = True
+    return np.flatnonzero(seen) + low
+
+
+def lie_close(low: int, high: int, num_rows: int) -> bool:
+    """Whether a table over all numbers from `low` to `high` is no larger than the rows are."""
+    return high - low <= 4 * num_rows + 1024
 
 
 def checked(trace: OpTrace) -> OpTrace:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lurcher.errors import UserError
-from lurcher.ingest.op_trace import COLUMNS, Column, OpTrace, checked, op_codes
+from lurcher.ingest.op_trace import COLUMNS, Column, OpTrace, checked, distinct, op_codes
 
 ENOUGH_COLUMNS = 6
 """A Parquet file with so many of the columns is a trace, even if it lacks one that it needs: then the message can name it."""
@@ -106,6 +106,6 @@ def _meta(path: Path) -> dict[str, int]:
 
 def _check_sizes(trace: OpTrace, meta: dict[str, int]) -> None:
     for key, values, what in (("dp_size", trace.dp, "replicas"), ("pp_size", trace.stage, "stages")):
-        found = len(np.unique(values))
+        found = len(distinct(values))
         if key in meta and meta[key] != found:
             raise UserError(f"{trace.path} has {found} {what}, the file with its sizes says {key} {meta[key]}; give the rows of all")

@@ -1,13 +1,11 @@
-"""The way in for operation traces: recognised by content, read by the reader of their format."""
+"""The way in for operation traces: recognised by content, read by the reader of their format, which is loaded for its own files only."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from lurcher.errors import UserError
-from lurcher.ingest.chrome_trace import is_chrome_trace, read_chrome_trace
 from lurcher.ingest.op_trace import OpTrace
-from lurcher.ingest.op_trace_parquet import is_parquet_trace, read_parquet_trace
 
 _PARQUET_MAGIC = b"PAR1"
 
@@ -21,7 +19,13 @@ def is_trace(path: Path) -> bool:
             magic = file.read(4)
     except OSError:
         return False
-    return is_parquet_trace(path) if magic == _PARQUET_MAGIC else is_chrome_trace(path)
+    if magic == _PARQUET_MAGIC:
+        from lurcher.ingest.op_trace_parquet import is_parquet_trace
+
+        return is_parquet_trace(path)
+    from lurcher.ingest.chrome_trace import is_chrome_trace
+
+    return is_chrome_trace(path)
 
 
 def read_trace(path: Path) -> OpTrace:
@@ -31,4 +35,10 @@ def read_trace(path: Path) -> OpTrace:
             magic = file.read(4)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; give a trace that can be read") from error
-    return read_parquet_trace(path) if magic == _PARQUET_MAGIC else read_chrome_trace(path)
+    if magic == _PARQUET_MAGIC:
+        from lurcher.ingest.op_trace_parquet import read_parquet_trace
+
+        return read_parquet_trace(path)
+    from lurcher.ingest.chrome_trace import read_chrome_trace
+
+    return read_chrome_trace(path)

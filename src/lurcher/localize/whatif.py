@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from lurcher.ingest.op_trace import OpTrace
 from lurcher.localize.whatif_causes import Causes, find_causes
@@ -22,8 +22,7 @@ LEAST_LINK_PART = 0.01
 """A slow link must take so much of the step."""
 
 
-@dataclass(frozen=True, eq=False)
-class TraceAnalysis:
+class TraceAnalysis(msgspec.Struct, frozen=True, eq=False):
     """A trace with its graph, its replays and what they show."""
 
     dense: DenseTrace

@@ -7,14 +7,15 @@ while long sequences cost more), so they are counted in turn: the one that wins 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 
 from lurcher.ingest.op_trace import TraceOp
 from lurcher.localize.whatif_chunks import Chunks
 from lurcher.localize.whatif_graph import Graph
+from lurcher.localize.whatif_middle import median
 from lurcher.localize.whatif_order import Order
 from lurcher.localize.whatif_replay import CostOf, replay
 from lurcher.localize.whatif_times import Array, Floats, OpTimes
@@ -27,8 +28,7 @@ _AS_MEASURED = 1 << len(CAUSES)
 """Number of the case in which nothing is changed; the others are sums of 1 << (place of a cause that is taken away)."""
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """What taking a cause away wins, in seconds of the mean step, on top of those before it; and by itself, slow workers being healed."""
 
     cause: ShapeCause
@@ -36,8 +36,7 @@ class Share:
     alone_s: float
 
 
-@dataclass(frozen=True, eq=False)
-class Causes:
+class Causes(msgspec.Struct, frozen=True, eq=False):
     """Mean steps: as replayed, with slow workers healed, with everything taken away; and the shares, in the order of what they win.
 
     `stage_factor` (P,) is each stage's work over the median of the others'; `lengths_scatter` the coefficient of variation
@@ -128,4 +127,4 @@ def _beside_median(values: Floats) -> Floats:
     """Each value over the median of the others; 1 where there is no other."""
     if len(values) < 2:
         return np.ones(len(values))
-    return np.array([value / np.median(np.delete(values, i)) for i, value in enumerate(values)])
+    return np.array([value / median(np.delete(values, i)) for i, value in enumerate(values)])

@@ -6,12 +6,12 @@ a stage should have taken, and a slow worker shows even where sequence lengths m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from lurcher.errors import UserError
 from lurcher.ingest.op_trace import TraceOp
+from lurcher.localize.whatif_middle import median
 from lurcher.localize.whatif_table import Ints, OpTable
 from lurcher.localize.whatif_times import Floats, OpTimes
 
@@ -21,8 +21,7 @@ NEIGHBOURS = 4
 """A stage is compared with so many others, the nearest ones."""
 
 
-@dataclass(frozen=True, eq=False)
-class Chunks:
+class Chunks(msgspec.Struct, frozen=True, eq=False):
     """Seconds of each micro-batch on each stage, (P, M, D, T) over stages, micro-batches, replicas and steps, by phase."""
 
     forward_s: Floats
@@ -73,8 +72,9 @@ def unexplained(logs: Floats, stage: int) -> list[Floats]:
         shared, mine_sq, theirs_sq = ((a * b).sum(axis=(0, 2)) for a, b in ((mine, theirs), (mine, mine), (theirs, theirs)))
         with np.errstate(divide="ignore", invalid="ignore"):
             r2, slope = shared * shared / (mine_sq * theirs_sq), shared / theirs_sq
-        if np.nanmedian(np.append(r2, 0.0 if np.isnan(r2).all() else np.nan)) >= LEAST_R2:
-            found.append(logs[stage] - np.nanmedian(slope) * logs[other])
+        known = r2[~np.isnan(r2)]
+        if len(known) and median(known) >= LEAST_R2:
+            found.append(logs[stage] - median(slope[~np.isnan(slope)]) * logs[other])
     return found
 
 

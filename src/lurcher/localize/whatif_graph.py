@@ -8,9 +8,9 @@ and the step's end. Sends and receives are paired by the model chunk and micro-b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from lurcher.errors import UserError
@@ -26,8 +26,7 @@ SYNCED = (*_OF_REPLICAS, TraceOp.CLIP_GRADS)
 """Collectives over all replicas."""
 
 
-@dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(msgspec.Struct, frozen=True, eq=False):
     """For each operation what must end before it starts; and the operations that transfer together, none of them twice.
 
     Those of a group end their own transfer time after the last of them has started (in all replicas, if it is synced).

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from lurcher.ingest.op_trace import TraceOp
@@ -16,8 +15,7 @@ LEAST_PART = 0.5
 """A worker's host is named if its delay exceeds that of its like by so much of what all delays cost the step."""
 
 
-@dataclass(frozen=True)
-class LateHost:
+class LateHost(msgspec.Struct, frozen=True):
     """A worker whose operations start late: seconds a step, and what its like need (the median of the others)."""
 
     dp: int

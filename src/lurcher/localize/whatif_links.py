@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from lurcher.ingest.op_trace import OP_NAMES, TraceOp
@@ -15,8 +14,7 @@ LEAST_SLOWDOWN = 1.5
 """Healthy links differ by 1.6 in GREYHOUND's own log where they differ in kind; of one kind a half more is much."""
 
 
-@dataclass(frozen=True)
-class SlowLink:
+class SlowLink(msgspec.Struct, frozen=True):
     """Transfers of one kind between two stages of replica `dp`: mean seconds of one, and of the same transfer elsewhere (the median)."""
 
     dp: int

@@ -7,8 +7,8 @@ takes the smaller of the replica's and the stage's figure for a worker's; here e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from lurcher.ingest.op_trace import OP_NAMES, TraceOp
@@ -30,8 +30,7 @@ _TYPE_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """What making some operations ideal does, in seconds of the mean step: all real but these, none real but these, all real, none real."""
 
     removed_s: float
@@ -50,8 +49,7 @@ class Removal:
         return _share(self.added_s - self.ideal_s, self.no_delay_s - self.ideal_s)
 
 
-@dataclass(frozen=True, eq=False)
-class WhatIf:
+class WhatIf(msgspec.Struct, frozen=True, eq=False):
     """Seconds of the step in every scenario, by step in the last axis (T). `only_*`: these alone are real; `without_*`: these alone are ideal.
 
     First axes: types in the order of `types`, stages P, replicas D, workers (D, P). `without_worker_s` is NaN for workers

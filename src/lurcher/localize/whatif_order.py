@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+import msgspec
 import numpy as np
 
 from lurcher.errors import UserError
@@ -12,8 +12,7 @@ from lurcher.ingest.op_trace import TraceOp
 from lurcher.localize.whatif_graph import Graph
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """Operations that end together, but for their own times: they are ready when all of `before` has ended. `last_use` may be dropped then."""
 
     before: tuple[int, ...]
@@ -22,8 +21,7 @@ class Node:
     last_use: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Order:
+class Order(msgspec.Struct, frozen=True, eq=False):
     """The nodes so that each comes after what it waits for, and the operations whose ends are the step's end."""
 
     nodes: tuple[Node, ...]

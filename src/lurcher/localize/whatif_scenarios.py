@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +19,7 @@ BATCH = 1 << 14
 """Numbers in one array of a replay: enough to hide Python's cost per operation, few enough to stay in a core's cache."""
 
 
-@dataclass(frozen=True, eq=False)
-class Scenario:
+class Scenario(msgspec.Struct, frozen=True, eq=False):
     """The operations in `ops` (O,) of the workers in `cells` (P, D) are real and all else is ideal; without `keep`, the other way round.
 
     None stands for all operations, or all workers.

@@ -6,21 +6,20 @@ replay works on arrays. A trace in which a worker lacks an operation, or has one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from lurcher.errors import UserError
-from lurcher.ingest.op_trace import OP_NAMES, Column, OpTrace
+from lurcher.ingest.op_trace import OP_NAMES, Column, OpTrace, distinct, lie_close
 
 Ints = npt.NDArray[np.intp]
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, eq=False)
-class OpTable:
+class OpTable(msgspec.Struct, frozen=True, eq=False):
     """The operations of one replica in one step, (O,) each, with their times in replica 0 of the first step."""
 
     path: str
@@ -46,8 +45,7 @@ class OpTable:
         return f"{OP_NAMES[self.op[i]]} {self.seq[i]} of stage {self.stage[i]}"
 
 
-@dataclass(frozen=True, eq=False)
-class DenseTrace:
+class DenseTrace(msgspec.Struct, frozen=True, eq=False):
     """Start and duration of each operation, (O, D, T) over D replicas and T steps, in seconds and the trace's own precision.
 
     `ranks` are the first global rank of each worker, (D, P).
@@ -92,7 +90,7 @@ def dense_trace(trace: OpTrace) -> DenseTrace:
 
 def _count(trace: OpTrace, values: Column, name: str) -> int:
     """How many there are; they are numbered from 0 without a gap."""
-    found = np.unique(values)
+    found = distinct(values)
     if len(found) != found[-1] + 1:
         missing = int(np.flatnonzero(found != np.arange(len(found)))[0])
         raise UserError(f"{trace.path} has no row of {name} {missing}, but of {name} {found[-1]}; give the rows of all, numbered from 0")
@@ -100,15 +98,14 @@ def _count(trace: OpTrace, values: Column, name: str) -> int:
 
 
 def _numbered(step: Column) -> tuple[Array, Array]:
-    """The steps in ascending order, and each row's place among them. Steps are few: no need to sort the rows."""
-    low, high = int(step.min()), int(step.max())
-    if high - low > 4 * len(step) + 1024:
-        steps, place = np.unique(step, return_inverse=True)
-        return steps, place
-    seen = np.zeros(high - low + 1, np.int64)
-    seen[step - low] = 1
-    number = np.cumsum(seen) - 1
-    return np.flatnonzero(seen) + low, number[step - low]
+    """The steps in ascending order, and each row's place among them."""
+    steps = distinct(step)
+    first, last = int(steps[0]), int(steps[-1])
+    if not lie_close(first, last, len(step)):
+        return steps, np.searchsorted(steps, step)
+    number = np.zeros(last - first + 1, np.intp)
+    number[steps - first] = np.arange(len(steps))
+    return steps, number[np.subtract(step, first, dtype=np.intp)]
 
 
 def _table(trace: OpTrace, rows: Array) -> OpTable:

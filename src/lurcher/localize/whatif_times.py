@@ -5,14 +5,15 @@ Formulas of arXiv 2505.05713, section 3, as its artifact (ByteDance-Seed/Straggl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from lurcher.ingest.op_trace import TraceOp
 from lurcher.localize.whatif_graph import Graph
+from lurcher.localize.whatif_middle import median
 from lurcher.localize.whatif_table import DenseTrace
 
 Floats = npt.NDArray[np.float64]
@@ -23,8 +24,7 @@ CLOCK_ERROR_S = 1e-2
 _OWN_WORK = (TraceOp.FORWARD, TraceOp.BACKWARD, TraceOp.OPTIMIZER, TraceOp.GC)
 
 
-@dataclass(frozen=True, eq=False)
-class OpTimes:
+class OpTimes(msgspec.Struct, frozen=True, eq=False):
     """`real_s`: (O, D, T), an operation's own time, waiting for others removed; `ideal_s`: (O,), what it takes if all of its kind are alike."""
 
     real_s: Floats
@@ -51,7 +51,7 @@ def op_times(dense: DenseTrace, graph: Graph) -> OpTimes:
 
 def _ideal(graph: Graph, real: Array) -> Floats:
     ideal = np.zeros(len(real))
-    for kind in np.unique(graph.table.op):
+    for kind in sorted(set(graph.table.op.tolist())):
         mine = graph.table.op == kind
         values = real[mine]
         ideal[mine] = np.mean(values, dtype=np.float64) if kind in _OWN_WORK else _median(values)
@@ -60,7 +60,7 @@ def _ideal(graph: Graph, real: Array) -> Floats:
 
 def _median(values: Array) -> float:
     """In the trace's own precision, as the published figures are."""
-    return float(np.asarray(np.median(values.astype(np.float64)), values.dtype))
+    return float(np.asarray(median(values.astype(np.float64).ravel()), values.dtype))
 
 
 def launch_delays(dense: DenseTrace, graph: Graph) -> Array:

@@ -7,11 +7,11 @@ a replica all of whose stages are slow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 
 from lurcher.localize.whatif_chunks import Chunks, unexplained
+from lurcher.localize.whatif_middle import median
 from lurcher.localize.whatif_times import Floats
 
 LEAST_SLOWDOWN = 1.10
@@ -28,8 +28,7 @@ MOST_PIECES = 64
 """Longer traces are searched for the slow period in so many pieces."""
 
 
-@dataclass(frozen=True)
-class SlowWorker:
+class SlowWorker(msgspec.Struct, frozen=True):
     """A worker that computes slower than its like in steps `first` to `end - 1` (places, not numbers).
 
     `slowdown` is its time over theirs for the same work, `score` its distance in standard errors; up to step `confirmed` they sufficed to
@@ -47,8 +46,7 @@ class SlowWorker:
     num_like: int
 
 
-@dataclass(frozen=True)
-class _Period:
+class _Period(msgspec.Struct, frozen=True):
     first: int
     end: int
     excess: float  # mean logarithm of the ratio
@@ -70,8 +68,7 @@ def slow_workers(found: Chunks) -> tuple[SlowWorker, ...]:
     return tuple(sorted(slow, key=lambda worker: -worker.slowdown))
 
 
-@dataclass(frozen=True, eq=False)
-class _View:
+class _View(msgspec.Struct, frozen=True, eq=False):
     """Logarithms of each worker's time over that of its like, (D, T), and the standard error of one step."""
 
     ratios: Floats
@@ -80,10 +77,10 @@ class _View:
 
 def _view(logs: list[Floats]) -> _View:
     """`logs` are logarithms (M, D, T) of one stage's durations, each as another stage explains them; their median view counts."""
-    ratios = np.median([beside_others(one.mean(axis=0)) for one in logs], axis=0)
+    ratios = median(np.array([beside_others(one.mean(axis=0)) for one in logs]), axis=0)
     # Replicas compute their m-th micro-batches at about the same time, so that what slows all of them down is no scatter.
-    differences = [one - np.median(one, axis=1, keepdims=True) if one.shape[1] > 2 else one - one[:, ::-1] for one in logs]
-    scatter = float(np.median([np.median(one.std(axis=(0, 2))) for one in differences]))
+    differences = [one - median(one, axis=1)[:, None] if one.shape[1] > 2 else one - one[:, ::-1] for one in logs]
+    scatter = float(median(np.array([median(one.std(axis=(0, 2))) for one in differences])))
     return _View(ratios, max(scatter, LEAST_SCATTER) / np.sqrt(len(logs[0])))
 
 
@@ -152,7 +149,7 @@ def chance(shape: tuple[int, ...]) -> float:
 def slow_period(ratios: Floats, error: float) -> _Period:
     """The stretch of steps in which the logarithms of a worker's ratios (T,) lie highest, in standard errors; `error` is that of one step."""
     num = len(ratios)
-    edges = np.unique(np.linspace(0, num, min(num, MOST_PIECES) + 1).astype(int))
+    edges = np.linspace(0, num, min(num, MOST_PIECES) + 1).astype(int)
     sums = np.concatenate([[0.0], np.cumsum(ratios)])[edges]
     lengths = edges[None, :] - edges[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
