@@ -13,6 +13,7 @@ import msgspec
 from lurcher.report.change import main_change
 from lurcher.report.chart import Figure
 from lurcher.report.gantt import gantt_figure
+from lurcher.report.generations import generations
 from lurcher.report.headline import headline, suspect_text, tiles
 from lurcher.report.iteration_figure import iteration_figure
 from lurcher.report.load import Facts, load
@@ -26,6 +27,7 @@ from lurcher.runlog import RunReader
 
 MAX_LABELLED_CELLS = 64
 """Above this the cells of the rank grid are only colours, and say the rest on hover."""
+MAX_GENERATIONS = 100
 MAX_DECISIONS = 5000
 """Rows of the decision table; the first ones are kept, for they hold the cause."""
 
@@ -71,6 +73,7 @@ def context(facts: Facts, moments: list[Mark], compared: Windows, drawn: list[Pa
         "heat": {r: heat(value) for r, value in slow.items()},
         "panels": drawn,
         "change": change,
+        "generations": generations(facts)[:MAX_GENERATIONS],
         "suspect_text": lambda suspect: suspect_text(facts.places, suspect),
         "decisions": facts.decisions[:MAX_DECISIONS],
         "num_decisions": len(facts.decisions),

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from lurcher.report.chart import Figure
-from lurcher.report.words import percent, rate, ratio, seconds, split_text
+from lurcher.report.words import percent, rate, ratio, seconds, size, split_text
 
 
 def render_page(template: str, figures: Mapping[str, Figure], shown: Mapping[str, Any]) -> str:
@@ -26,7 +26,7 @@ def render_page(template: str, figures: Mapping[str, Figure], shown: Mapping[str
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     page = Environment(loader=PackageLoader("lurcher.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page.filters |= {"seconds": seconds, "rate": rate, "ratio": ratio, "percent": percent, "split": split_text}
+    page.filters |= {"seconds": seconds, "rate": rate, "ratio": ratio, "percent": percent, "split": split_text, "size": size}
     scripts = [*([_plotly()] if figures else []), _text("report.js")]
     return page.get_template(template).render(
         shown,

@@ -13,8 +13,8 @@ from lurcher.layout import Layout, Stage
 from lurcher.plan.problem import Problem
 from lurcher.records import Plan
 from lurcher.report.html import heat
-from lurcher.report.plan_text import duration, faults_words, figures, is_present, present_words, size
-from lurcher.report.words import ratio
+from lurcher.report.plan_text import duration, faults_words, figures, is_present, present_words
+from lurcher.report.words import ratio, size
 
 MOST_CELLS = 2048
 """Ranks that each grid shows; of a larger job the replicas with most slow and dead ranks, before or after."""

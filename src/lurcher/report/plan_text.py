@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lurcher.plan.problem import Problem
 from lurcher.records import Plan
-from lurcher.report.words import ratio, seconds
+from lurcher.report.words import ratio, seconds, size
 
 KEEP = "keep"
 
@@ -73,14 +73,6 @@ def figures(plan: Plan) -> str:
 def duration(value: float) -> str:
     """Seconds, fine enough to tell plans apart."""
     return f"{value:.2f} s" if 1 <= value < 600 else seconds(value)
-
-
-def size(num_bytes: int) -> str:
-    """Bytes as people read them."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= factor:
-            return f"{num_bytes / factor:.1f} {unit}"
-    return f"{num_bytes} B"
 
 
 def _ranks(ranks: Sequence[int], what: str) -> str:

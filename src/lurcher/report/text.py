@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from lurcher.report.change import Change, main_change
+from lurcher.report.generations import Generation, generations
 from lurcher.report.headline import headline, tiles
 from lurcher.report.load import Facts, load
 from lurcher.report.ranks import grid, slowdowns, windows
 from lurcher.report.timeline import marks
-from lurcher.report.words import for_terminal, percent, ratio, seconds
+from lurcher.report.words import for_terminal, percent, ratio, seconds, size
 from lurcher.runlog import RunReader
 
 MAX_ROWS = 8
 MAX_CELLS = 8
+MOST_OBVIOUS = 3
+"""Layouts that the lines about the change tell already: the first, another, and the way back."""
 
 
 def render_text(run: RunReader) -> str:
     """The report as plain text, ending with a newline. Control characters of outside text are replaced."""
     facts = load(run)
     change = main_change(facts)
-    parts = [_top(facts, change), _figures(facts, change), _timeline(facts), _ranks(facts), _change(change)]
+    parts = [_top(facts, change), _figures(facts, change), _timeline(facts), _ranks(facts), _change(change), _generations(generations(facts))]
     return for_terminal("\n\n".join("\n".join(lines) for lines in parts if lines)) + "\n"
 
 
@@ -65,6 +68,18 @@ def _change(change: Change | None) -> list[str]:
     lines = [
         f"{'Changed' if done else 'Recommended'}: {change.text}",
         f"  predicted {ratio(plan.gain)}, measured {ratio(change.gain_measured)}; bound {seconds(plan.bound_s)}, the plan's time is {percent(plan.gap, signed=True)}, measured {percent(change.gap_measured, signed=True)}",
-        f"  pause {seconds(done.pause_s if done else plan.pause_s)}, {done.bytes_moved if done else plan.bytes_moved} bytes moved",
+        f"  pause {seconds(done.pause_s if done else plan.pause_s)}, {size(done.bytes_moved if done else plan.bytes_moved)} moved",
     ]
     return [*lines, f"  why: {change.ladder}"] if change.ladder else lines
+
+
+def _generations(found: list[Generation]) -> list[str]:
+    """A line for each layout where there were more than one change and its way back."""
+    if len(found) <= MOST_OBVIOUS:
+        return []
+    lines = []
+    for g in found:
+        split = "/".join(str(row.microbatches) for row in g.replicas)
+        cost = "" if g.pause_s is None else f"; pause {seconds(g.pause_s)}, {size(g.bytes_moved or 0)} moved"
+        lines.append(f"  {g.number:>3}  from iteration {g.iteration:<5} {split}{cost}")
+    return ["Layouts (generation, micro-batches per replica)", *lines]

@@ -41,6 +41,14 @@ def ratio(value: float | None) -> str:
     return DASH if value is None or _missing(value) else f"{value:.2f}×"
 
 
+def size(num_bytes: int) -> str:
+    """Bytes as people read them."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes} B"
+
+
 def percent(value: float | None, *, signed: bool = False) -> str:
     """A fraction as a whole percentage, e.g. 0.81 -> 81 %."""
     if value is None or _missing(value):
