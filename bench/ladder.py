@@ -17,14 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from lurcher.plan.durations import Durations, episode_costs_s, learned_levels
 from lurcher.plan.ladder import Level, worst_case
 from lurcher.records import Cause
+from tables import Row, show
 
 Floats = NDArray[np.float64]
-Row = dict[str, float | int | str]
 
 MEANS_S = (600.0, 1440.0, 4320.0)
 LOSSES = (0.2, 0.7)
@@ -156,17 +155,6 @@ def promises() -> list[Row]:
     for count in (1, 2, 3, 4):
         rows.append({"levels": f"{count} of equal cost", "break-even": worst_case([Level("x", 1.0)] * count)})
     return rows
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    """Print rows as a table; its columns are the keys of all rows."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(title=title)
-    for key in keys:
-        table.add_column(key, justify="left" if isinstance(rows[0].get(key), str) else "right")
-    for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value := row.get(key, ""), float) else str(value) for key in keys))
-    console.print(table)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from bench.joint_small import random_small, true_best
@@ -90,7 +91,7 @@ def test_whole_layers_against_every_cut(num_stages: int, more: int, counts: int,
         work = (np.array(cuts) + extra) * layer_s
         found = makespans_by_count(schedule, launch / 2 + work / 3, launch / 2 + work * 2 / 3, counts)[:, counts]
         best = min(best, float(found.min()))
-    line = Line(schedule, num_layers, embed, head, 1.0, launch, 0.5 if ends else 2 / 3)
+    line = Line(schedule, num_layers, embed, head, 1.0, launch, (launch / 2 + 2 / 3) / (launch + 1))  # of a stage with one layer
     found_s = least_walk(line, num_stages, counts, 0.1, slow)
     assert 0.85 * best <= found_s <= best * (1 + 1e-9)
 
@@ -161,6 +162,16 @@ def test_healthy_even_job_reaches_its_bound() -> None:
     layout = Layout.uniform(tp=4, pp=4, dp=4, num_layers=16, num_microbatches=32)
     rates = Rates(forward_s=1.0, backward_s=2.0, tp_efficiency=(1.0, 0.98, 0.97, 0.96), ranks_per_node=4)
     assert least_iteration(layout, rates, "1f1b", 16).seconds == pytest.approx(price(layout, rates).iteration_s, rel=1e-3)
+
+
+def test_a_short_launch_hardly_lowers_the_bound() -> None:
+    """Launches make both passes more alike, by what they take of them; 8 stages and as many micro-batches live by the longer pass."""
+    layout = Layout.uniform(tp=1, pp=8, dp=2, num_layers=64, num_microbatches=16)
+    rates = Rates(forward_s=1.0, backward_s=2.0, ranks_per_node=1)
+    bounds = [least_iteration(layout, msgspec.structs.replace(rates, launch_s=launch_s), "1f1b", 1).seconds for launch_s in (0.0, 1e-3, 0.1)]
+    assert bounds[0] <= bounds[1] <= bounds[2]
+    assert bounds[1] == pytest.approx(bounds[0], rel=2e-3)
+    assert price(layout, rates).iteration_s <= 1.03 * bounds[0]
 
 
 def test_bound_rises_with_every_fault() -> None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import pytest
 from bench.joint_small import random_small, true_best
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lurcher.layout import LayerRange, Layout, Replica, Stage
 from lurcher.model.price import price
 from lurcher.model.rates import LinkRate, Rates
 from lurcher.plan.cells import make_cells
+from lurcher.plan.cuts import EVEN, cut
 from lurcher.plan.detour import detour
 from lurcher.plan.exhaust import partitions
 from lurcher.plan.gather import gathered, grids, slow_cells
 from lurcher.plan.group_choice import best_group
 from lurcher.plan.joint import plan_all, propose_joint
 from lurcher.plan.problem import Problem
+from lurcher.plan.shop import Shop
 from lurcher.plan.situation import assess
 from lurcher.records import Plan
 
@@ -172,6 +178,48 @@ def test_detour_keeps_neighbours_off_slow_links() -> None:
             for e, t in [((d + 1) % 8, s), (d, s + 1)]:
                 if t < 8:
                     assert frozenset((int(placed[d, s]), int(placed[e, t]))) not in slow
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 12), st.sampled_from([0.0, 1e-3, 0.2]), st.sampled_from(["1f1b", "gpipe", "zb_h1"]), st.integers(0, 10_000))
+def test_closed_form_less_launches_is_never_above_the_walk(stages: int, counts: int, launch_s: float, schedule: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shop = Shop(Rates(forward_s=float(rng.uniform(0.3, 1.0)), backward_s=float(rng.uniform(0.3, 2.0)), launch_s=launch_s), schedule, 64, stages)
+    times = 2 * launch_s + rng.uniform(0.1, 3.0, (stages, 20))
+    walked_s = shop.walked_s(times, np.full(20, counts))
+    assert (shop.floor_s(times, np.full(20, counts)) <= walked_s * (1 + 1e-12)).all()
+    many = np.arange(20) % 12 + 1
+    each = [float(shop.walked_s(times[:, i : i + 1], many[i : i + 1])[0]) for i in range(20)]
+    assert shop.walked_s(times, many) == pytest.approx(each, rel=1e-12), "one walk for all counts is a walk for each"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cut_ends_where_no_single_step_helps(seed: int) -> None:
+    """Steps tried one by one, with nothing left out: moves of a layer and exchanges of two cells, by the walk."""
+    rng = np.random.default_rng(seed)
+    stages, num_layers, rows = 4, 14, 5
+    shop = Shop(Rates(forward_s=1.0, backward_s=2.0, launch_s=1e-3, embed_layers=0.5, head_layers=1.0), "1f1b", num_layers, stages, 0.3)
+    layer_s, largest = rng.uniform(2.5, 6.0, stages * rows), rng.choice([0.5, 0.6], stages * rows)
+    cells, counts = np.arange(stages * rows).reshape(rows, stages), rng.integers(2, 8, rows)
+    found = cut(shop, cells, layer_s, largest, counts)
+
+    def cost(order: Sequence[int], layers: Sequence[int], count: int) -> float:
+        times = shop.times(layer_s[list(order)], np.array(layers))
+        walked_s = float(shop.walked_s(times[:, None], np.array([count]))[0])
+        after_s = 0.3 * float(((np.array(layers) + shop.ends) * largest[list(order)]).max())
+        return walked_s + after_s + EVEN * float((times * times).sum() / times.sum()) * count
+
+    for row in range(rows):
+        order, layers, count = found.cells[row].tolist(), found.layers[row].tolist(), int(counts[row])
+        assert sorted(order) == cells[row].tolist()
+        assert sum(layers) == num_layers
+        reached = cost(order, layers, count)
+        for i, j in itertools.permutations(range(stages), 2):
+            moved, other, exchanged = list(layers), list(order), list(layers)
+            moved[i], moved[j] = moved[i] - 1, moved[j] + 1
+            other[i], other[j], exchanged[i], exchanged[j] = other[j], other[i], exchanged[j], exchanged[i]
+            assert min(moved) < 1 or cost(order, moved, count) >= reached * (1 - 2e-9)
+            assert cost(other, exchanged, count) >= reached * (1 - 2e-9)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -41,8 +41,8 @@ def finish_times(order: Order, forward_s: Floats, backward_s: Floats, hop_s: Arr
     the time from row to row: one number, or (lanes..., rows - 1) with one per border. `weight_s` is needed when the
     schedule splits the backward pass (W actions).
     """
-    ends, lanes = _walk(order, forward_s, backward_s, hop_s, weight_s, starts := np.zeros((len(order.steps), math.prod(forward_s.shape[:-2]))))
-    shape = (*lanes, len(order.steps))
+    ends, lanes = _walk(order, forward_s, backward_s, hop_s, weight_s, starts := np.zeros((len(order.durations), math.prod(forward_s.shape[:-2]))))
+    shape = (*lanes, len(order.durations))
     return Timeline(order, starts.T.reshape(shape), ends[1:].T.reshape(shape), ends.max(axis=0).reshape(lanes))
 
 
@@ -68,7 +68,7 @@ def _walk(
     table = np.concatenate(flat, out=np.empty((sum(len(part) for part in flat), num_lanes)))  # lanes side by side in memory
     picks = order.durations // order.num_microbatches if alike else order.durations
     hops = _hops(order, hop_s, lanes)
-    ends = np.zeros((len(order.steps) + 1, num_lanes))
+    ends = np.zeros((len(order.durations) + 1, num_lanes))
     for level in order.levels:
         arrival = ends.take(level.needs, axis=0)
         if hops is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lurcher.errors import UserError
-from lurcher.model.schedule import KINDS, Action, ActionKind, parse
+from lurcher.model.schedule import KINDS, Action, ActionKind, parse_all
 
 Ints = NDArray[np.intp]
 
@@ -83,13 +83,11 @@ class Order:
 
 def compile_schedule(texts: Sequence[str]) -> Order:
     """Put the texts' actions into topological order. Raises UserError for an action that can never run, by its name."""
-    actions = [parse(text) for text in texts]
+    actions = parse_all(texts)
     num_rows, num_microbatches = _check_complete(actions)
     num_stages, size = len(texts), num_rows * num_microbatches
-
-    def code(stage: int, action: Action) -> int:
-        row = action.chunk * num_stages + stage
-        return (KINDS.index(action.kind) * num_rows + row) * num_microbatches + action.microbatch
+    different = set(itertools.chain.from_iterable(actions))
+    first_row = {a: (KINDS.index(a.kind) * num_rows + a.chunk * num_stages) * num_microbatches + a.microbatch for a in different}
 
     def name(code: int) -> str:
         kind, row = divmod(code // num_microbatches, num_rows)
@@ -101,7 +99,7 @@ def compile_schedule(texts: Sequence[str]) -> Order:
     sources = np.concatenate([np.where(row > 0, forward - num_microbatches, -1), from_above, size + forward])
     none = np.full(size, num_rows - 1)
     borders = np.concatenate([np.where(row > 0, row - 1, num_rows - 1), row, none])
-    todo = [[code(stage, action) for action in words] for stage, words in enumerate(actions)]
+    todo = [[first_row[action] + stage * num_microbatches for action in words] for stage, words in enumerate(actions)]
     durations, levels = in_order(todo, sources.tolist(), borders.tolist(), size, name)
     places = tuple((row % num_stages, row // num_stages) for row in range(num_rows))
     return Order(num_stages, num_rows, num_microbatches, num_rows - 1, durations, levels, places)
@@ -153,16 +151,16 @@ def in_order(
 
 def _check_complete(actions: Sequence[tuple[Action, ...]]) -> tuple[int, int]:
     """Rows and micro-batches; every stage must run F and B of each micro-batch and chunk once, and W of all or of none."""
-    num_microbatches = max((action.microbatch + 1 for words in actions for action in words), default=0)
-    num_chunks = max((action.chunk + 1 for words in actions for action in words), default=1)
-    split = any(action.kind == "W" for words in actions for action in words)
-    every = {Action(kind, m, chunk) for kind in (KINDS if split else KINDS[:2]) for m in range(num_microbatches) for chunk in range(num_chunks)}
+    different = set(itertools.chain.from_iterable(actions))
+    num_microbatches = max((action.microbatch + 1 for action in different), default=0)
+    num_chunks = max((action.chunk + 1 for action in different), default=1)
+    kinds = KINDS if any(action.kind == "W" for action in different) else KINDS[:2]
+    every = {Action(kind, m, chunk) for kind in kinds for m in range(num_microbatches) for chunk in range(num_chunks)}
     for stage, words in enumerate(actions):
         found = set(words)
         if len(found) < len(words):
             twice = next(action for action in words if words.count(action) > 1)
             raise UserError(f"stage {stage} of the schedule runs {twice} twice; each action is run once")
-        missing = every - found
-        if missing:
-            raise UserError(f"stage {stage} of the schedule never runs {min(missing)}; every stage runs every micro-batch")
+        if len(found) < len(every):
+            raise UserError(f"stage {stage} of the schedule never runs {min(every - found)}; every stage runs every micro-batch")
     return len(actions) * num_chunks, num_microbatches

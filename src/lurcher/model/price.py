@@ -20,7 +20,7 @@ from lurcher.model.memory import StageMemory, most_microbatches, peak_layers, ro
 from lurcher.model.rates import Rates
 from lurcher.model.routes import Coupled, coupled_replicas
 from lurcher.model.schedule import SPLIT_BACKWARD, schedule_text
-from lurcher.model.stage_table import Floats, StageTable, efficiencies, slowdowns, stage_table
+from lurcher.model.stage_table import Floats, StageTable, efficiencies, parts_of, slowdowns, table_of
 from lurcher.model.traffic import Network, hop_s, network, sync_s, tensor_s
 from lurcher.model.walks import Pipeline, pipeline_seconds, pipeline_tables
 
@@ -87,13 +87,12 @@ def price_many(layouts: Sequence[Layout], rates: Rates, schedule: str = "1f1b") 
     schedule, or one that cannot run the layout's chunks.
     """
     net = network(rates)
-    alike: dict[tuple[int, ...], _Work] = {}  # layouts that share their stages' values differ in micro-batches and routes only
-    works = []
-    for layout in layouts:
-        key = tuple(id(replica.stages) for replica in layout.replicas)
-        if key not in alike:
-            alike[key] = _work(layout, net, schedule)
-        works.append(alike[key])
+    alike: dict[tuple[int, ...], Layout] = {}  # layouts that share their stages' values differ in micro-batches and routes only
+    keys = [tuple(id(replica.stages) for replica in layout.replicas) for layout in layouts]
+    for key, layout in zip(keys, layouts, strict=True):
+        alike.setdefault(key, layout)
+    known = dict(zip(alike, _works(list(alike.values()), net, schedule), strict=True))
+    works = [known[key] for key in keys]
     pipelines = [pipeline for work in works for pipeline in work.pipelines]
     walked = iter(pipeline_seconds(schedule, pipelines, [replica.microbatches for layout in layouts for replica in layout.replicas]))
     return tuple(_price(layout, work, net, schedule, [next(walked) for _ in layout.replicas]) for layout, work in zip(layouts, works, strict=True))
@@ -110,7 +109,7 @@ def replica_tables(layout: Layout, rates: Rates, cap: int, schedule: str = "1f1b
 def replica_tables_many(layouts: Sequence[Layout], rates: Rates, cap: int, schedule: str = "1f1b") -> tuple[tuple[Floats, ...], ...]:
     """`replica_tables` of each layout, out of one walk per shape of pipeline."""
     net = network(rates)
-    works = [_work(layout, net, schedule) for layout in layouts]
+    works = _works(layouts, net, schedule)
     tables = iter(pipeline_tables(schedule, [pipeline for work in works for pipeline in work.pipelines], cap))
     caps = [most_microbatches(layout, work.table, rates, schedule, cap) for layout, work in zip(layouts, works, strict=True)]
     return tuple(tuple(next(tables)[: most + 1] for most in each) for each in caps)
@@ -119,7 +118,7 @@ def replica_tables_many(layouts: Sequence[Layout], rates: Rates, cap: int, sched
 def routed_texts(layout: Layout, rates: Rates, schedule: str = "1f1b") -> dict[tuple[int, int], str]:
     """The texts of the replicas that routes couple, by (replica, stage): what `price` assumes is what runs. See `model/routes.py`."""
     net = network(rates)
-    work = _work(layout, net, schedule)
+    work = _works([layout], net, schedule)[0]
     found: dict[tuple[int, int], str] = {}
     for coupled in coupled_replicas(layout, work.table):
         texts = _run(layout, work, net, schedule, coupled).texts
@@ -139,21 +138,32 @@ class _Work(NamedTuple):
     optimizer_s: float
 
 
-def _work(layout: Layout, net: Network, schedule: str) -> _Work:
-    table = stage_table(layout, net.rates)
-    _check_chunks(layout, table, schedule)
-    stages, pace, together = table.row_stages, stage_pace(table, net.rates), tensor_s(net, table)
-    chunks = stage_chunk_s(net.rates, table.layers, pace[stages], schedule, together[stages])
+def _works(layouts: Sequence[Layout], net: Network, schedule: str) -> list[_Work]:
+    """Of each layout, the stages of all of them side by side."""
+    if not layouts:
+        return []
+    rates = net.rates
+    every = table_of([replica.stages for layout in layouts for replica in layout.replicas], rates)
+    tables = list(parts_of(every, [len(layout.replicas) for layout in layouts]))
+    for layout, table in zip(layouts, tables, strict=True):
+        _check_chunks(layout, table, schedule)
+    stages, pace, together = every.row_stages, stage_pace(every, rates), tensor_s(net, every)
+    chunks = stage_chunk_s(rates, every.layers, pace[stages], schedule, together[stages])
     parts = [part for part in chunks if part is not None]
-    hops = np.append(hop_s(net, table, stages[:-1], stages[1:]), 0.0)
-    pipelines = []
-    for replica, first, end in zip(layout.replicas, table.first_rows.tolist(), table.first_rows[1:].tolist(), strict=False):
-        seconds = np.concatenate([*(part[first:end] for part in parts), hops[first : end - 1]])
-        pipelines.append(Pipeline(len(replica.stages), (end - first) // len(replica.stages), seconds))
-    busy_s: Floats = np.bincount(stages, np.sum(parts, axis=0), len(table.size)).astype(np.float64)
-    stepped = np.where(table.size > 0, table.stage_layers * pace, 0.0)  # an empty stage has no state
-    optimizer_s = net.rates.optimizer_layer_s * float(stepped.max()) if net.rates.optimizer_layer_s else 0.0
-    return _Work(table, pace, together, tuple(pipelines), busy_s, float(sync_s(net, table).max()), optimizer_s)
+    hops = np.append(hop_s(net, every, stages[:-1], stages[1:]), 0.0)
+    busy_s: Floats = np.bincount(stages, np.sum(parts, axis=0), len(every.size)).astype(np.float64)
+    stepped = np.where(every.size > 0, every.stage_layers * pace, 0.0)  # an empty stage has no state
+    found, row, first = [], 0, 0
+    for layout, table in zip(layouts, tables, strict=True):
+        pipelines = []
+        for replica, begin, end in zip(layout.replicas, (row + table.first_rows).tolist(), (row + table.first_rows[1:]).tolist(), strict=False):
+            seconds = np.concatenate([*(part[begin:end] for part in parts), hops[begin : end - 1]])
+            pipelines.append(Pipeline(len(replica.stages), (end - begin) // len(replica.stages), seconds))
+        own = slice(first, first + len(table.size))
+        optimizer_s = rates.optimizer_layer_s * float(stepped[own].max()) if rates.optimizer_layer_s else 0.0
+        found.append(_Work(table, pace[own], together[own], tuple(pipelines), busy_s[own], float(sync_s(net, table).max()), optimizer_s))
+        row, first = row + len(table.layers), own.stop
+    return found
 
 
 def _check_chunks(layout: Layout, table: StageTable, schedule: str) -> None:

@@ -8,6 +8,7 @@ merged backward pass as B. The predictor walks the text, the runtime executes it
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from lurcher.errors import UserError
@@ -56,7 +57,14 @@ def schedule_text(name: str, num_stages: int, num_microbatches: int, num_chunks:
 
 def parse(text: str) -> tuple[Action, ...]:
     """The actions of one stage's text, in order. Raises UserError at the first word that is no action."""
-    return tuple(_parse_word(word) for word in text.split())
+    return parse_all([text])[0]
+
+
+def parse_all(texts: Sequence[str]) -> list[tuple[Action, ...]]:
+    """The actions of every stage's text: the same words come again and again, and are read once."""
+    words = [text.split() for text in texts]
+    known = {word: _parse_word(word) for word in dict.fromkeys(itertools.chain.from_iterable(words))}
+    return [tuple(map(known.__getitem__, each)) for each in words]
 
 
 def live_microbatches(name: str, num_stages: int, stage: int, num_microbatches: int) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lurcher.layout import LayerRange, Layout
+from lurcher.layout import LayerRange, Layout, Stage
 from lurcher.model.order import Ints
 from lurcher.model.rates import Rates
 
@@ -47,8 +47,13 @@ class StageTable:
 
 def stage_table(layout: Layout, rates: Rates) -> StageTable:
     """The layout's stages as arrays; of `rates` only the ends' layers are read."""
-    stages = [stage for replica in layout.replicas for stage in replica.stages]
-    size = np.array([len(stage.ranks) for stage in stages], dtype=np.intp)
+    return table_of([replica.stages for replica in layout.replicas], rates)
+
+
+def table_of(replicas: Sequence[Sequence[Stage]], rates: Rates) -> StageTable:
+    """The stages of these replicas as arrays, whether or not they make a valid layout."""
+    stages = list(chain.from_iterable(replicas))
+    size = np.fromiter((len(stage.ranks) for stage in stages), np.intp, len(stages))
     flat = np.fromiter(chain.from_iterable(stage.ranks for stage in stages), np.intp)
     weights = np.fromiter(chain.from_iterable(stage.shares for stage in stages), np.float64)
     begin = np.cumsum(size) - size
@@ -57,24 +62,42 @@ def stage_table(layout: Layout, rates: Rates) -> StageTable:
     own = turn < size[:, None]
     shares = np.where(own, weights[index], 0.0) if len(flat) else np.zeros(index.shape)
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-300)
-    rows: list[tuple[LayerRange, int]] = []
-    first_rows = [0]
-    for replica, first in zip(layout.replicas, _firsts([len(r.stages) for r in layout.replicas]), strict=False):
-        rows += sorted((chunk, first + s) for s, stage in enumerate(replica.stages) for chunk in stage.chunks)
-        first_rows.append(len(rows))
+    first_stages = np.cumsum([0, *map(len, replicas)])
+    held = [_rows(replica, first) for replica, first in zip(replicas, first_stages.tolist(), strict=False)]
+    first_rows = np.cumsum([0, *map(len, held)])
+    rows = list(chain.from_iterable(held))
     layers = np.array([chunk.end - chunk.first for chunk, _ in rows], dtype=np.float64)
     layers[first_rows[:-1]] += rates.embed_layers
-    layers[np.array(first_rows[1:]) - 1] += rates.head_layers
-    return StageTable(
-        size,
-        np.where(size[:, None] > 0, flat[index] if len(flat) else 0, 0),
-        shares,
-        np.array(_firsts([len(r.stages) for r in layout.replicas]), dtype=np.intp),
-        np.array(first_rows, dtype=np.intp),
-        np.array([stage for _, stage in rows], dtype=np.intp),
-        layers,
-        tuple(chunk for chunk, _ in rows),
-    )
+    layers[first_rows[1:] - 1] += rates.head_layers
+    ranks = np.where(size[:, None] > 0, flat[index] if len(flat) else 0, 0)
+    row_stages = np.array([stage for _, stage in rows], dtype=np.intp)
+    return StageTable(size, ranks, shares, first_stages, first_rows, row_stages, layers, tuple(chunk for chunk, _ in rows))
+
+
+def parts_of(table: StageTable, sizes: Sequence[int]) -> Iterator[StageTable]:
+    """The table cut up into tables of so many replicas each, in order."""
+    replica = 0
+    for size in sizes:
+        first, end = int(table.first_stages[replica]), int(table.first_stages[replica + size])
+        row, last = int(table.first_rows[replica]), int(table.first_rows[replica + size])
+        held, replicas = slice(first, end), slice(replica, replica + size + 1)
+        yield StageTable(
+            table.size[held],
+            table.ranks[held],
+            table.shares[held],
+            table.first_stages[replicas] - first,
+            table.first_rows[replicas] - row,
+            table.row_stages[row:last] - first,
+            table.layers[row:last],
+            table.ranges[row:last],
+        )
+        replica += size
+
+
+def _rows(replica: Sequence[Stage], first: int) -> list[tuple[LayerRange, int]]:
+    """A replica's chunks and the numbers of their stages, in order of the layers, as stages of one chunk each stand already."""
+    rows = [(chunk, first + s) for s, stage in enumerate(replica) for chunk in stage.chunks]
+    return rows if len(rows) == len(replica) else sorted(rows)
 
 
 def slowdowns(rates: Rates, ranks: Ints) -> Floats:
@@ -89,7 +112,3 @@ def efficiencies(rates: Rates, sizes: Ints) -> Floats:
     """`Rates.efficiency` of each tensor-parallel degree; a degree of 0 counts as 1."""
     factors = np.array(rates.tp_efficiency)
     return factors[np.clip(sizes, 1, len(factors)) - 1]
-
-
-def _firsts(counts: Sequence[int]) -> list[int]:
-    return [0, *np.cumsum(counts).tolist()]

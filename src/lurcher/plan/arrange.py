@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from lurcher.plan.split import min_max_split
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 SPARE_COUNTS = 1.25
 """Tables reach to so many times the micro-batches that a replica's speed entitles it to."""
 
@@ -54,43 +57,64 @@ class Arrangement:
     pipeline_s: float
 
 
-def arrange(ground: Ground, grid: Ints) -> Arrangement | None:
-    """The best order, layers and split for a grid, as far as `cuts.cut` leads; None where memory or counts leave no way.
+def arrange(ground: Ground, grids: Sequence[Ints]) -> list[Arrangement | None]:
+    """The best order, layers and split for each grid, as far as `cuts.cut` leads; None where memory or counts leave no way.
 
-    Replicas of like cells are cut alike, once. Then cells of one kind change places to keep off slow links.
+    Replicas of like cells are cut alike, once, over all grids. Then cells of one kind change places to keep off slow links.
     """
     layout, cells = ground.layout, ground.cells
-    depth = (grid >= 0).sum(axis=1)
-    live = np.flatnonzero(depth)
-    if not len(live) or len(live) > layout.num_microbatches:
-        return None
-    counts = _entitled(layout, cells, grid)
-    placed, layers = np.full(grid.shape, -1, dtype=np.intp), np.zeros(grid.shape, dtype=np.intp)
-    for num_stages in sorted(set(depth[live].tolist())):
-        if num_stages > layout.num_layers:
-            return None
+    counts = [_entitled(layout, cells, grid) for grid in grids]
+    placed, layers, cut = _cut(ground, np.concatenate(grids), np.concatenate(counts))
+    found: list[_Dealt | None] = []
+    for g, (grid, each) in enumerate(zip(grids, counts, strict=True)):
+        rows = slice(g * len(grid), (g + 1) * len(grid))
+        num_live = int((grid >= 0).any(axis=1).sum())
+        if not 0 < num_live <= layout.num_microbatches or not cut[rows].all():
+            found.append(None)
+            continue
+        kept_off, former = detour(cells, ground.rates, placed[rows])
+        found.append(_Dealt(kept_off, layers[rows][former], each[former]))
+    tables = iter(_tables(ground, [dealt for dealt in found if dealt]))
+    return [dealt and _split(layout, dealt, next(tables)) for dealt in found]
+
+
+class _Dealt(NamedTuple):
+    """An arrangement without its split: cells and layers (D, P), and the micro-batches (D,) that speed entitles each replica to."""
+
+    cells: Ints
+    layers: Ints
+    counts: Ints
+
+
+def _cut(ground: Ground, grid: Ints, counts: Ints) -> tuple[Ints, Ints, Bools]:
+    """Cells in order and their layers, (R, P) each, for replicas of any grids; and which of them have a cut, (R,), those without cells too."""
+    cells, depth = ground.cells, (grid >= 0).sum(axis=1)
+    placed, layers, cut_up = np.full(grid.shape, -1, dtype=np.intp), np.zeros(grid.shape, dtype=np.intp), depth == 0
+    for num_stages in sorted(set(depth[depth > 0].tolist())):
+        if num_stages > ground.layout.num_layers:
+            continue
         rows = np.flatnonzero(depth == num_stages)
         held = grid[rows][grid[rows] >= 0].reshape(len(rows), num_stages)
-        shop = ground.shop(num_stages)
         kinds = np.concatenate([cells.layer_s[held], cells.largest[held], counts[rows, None]], axis=1)
         _, first, which = np.unique(np.round(kinds, 12), axis=0, return_index=True, return_inverse=True)
-        found = cut(shop, held[first], cells.layer_s, cells.largest, counts[rows[first]])
-        if (found.layers.sum(axis=1) == 0).any():
-            return None
+        found = cut(ground.shop(num_stages), held[first], cells.layer_s, cells.largest, counts[rows[first]])
         turn = np.argmax(found.cells[:, :, None] == held[first][:, None, :], axis=2)
         placed[rows, :num_stages] = np.take_along_axis(held, turn[which.ravel()], axis=1)
         layers[rows, :num_stages] = found.layers[which.ravel()]
-    placed, former = detour(cells, ground.rates, placed)
-    layers, counts, live = layers[former], counts[former], np.flatnonzero((placed >= 0).any(axis=1))
-    tables = _tables(ground, placed, layers, counts)
+        cut_up[rows] = layers[rows].any(axis=1)
+    return placed, layers, cut_up
+
+
+def _split(layout: Layout, dealt: _Dealt, tables: Sequence[Floats]) -> Arrangement | None:
+    """With the best split; None where memory has not room for all micro-batches."""
     if sum(len(table) - 1 for table in tables) < layout.num_microbatches:
         return None
-    near = layout.split if len(layout.split) == len(live) else None
-    found_split = min_max_split(tables, layout.num_microbatches, 0, near)
-    split = np.zeros(len(grid), dtype=np.intp)
-    split[live] = found_split
-    longest = max(float(table[m]) for table, m in zip(tables, found_split, strict=True))
-    return Arrangement(placed, layers, tuple(split.tolist()), longest)
+    near = layout.split if len(layout.split) == len(tables) else None
+    found = min_max_split(tables, layout.num_microbatches, 0, near)
+    split = np.zeros(len(dealt.cells), dtype=np.intp)
+    split[(dealt.cells >= 0).any(axis=1)] = found
+    longest = max(float(table[m]) for table, m in zip(tables, found, strict=True))
+    return Arrangement(dealt.cells, dealt.layers, tuple(split.tolist()), longest)
 
 
 def to_layout(layout: Layout, cells: Cells, arrangement: Arrangement) -> Layout:
@@ -117,19 +141,23 @@ def _entitled(layout: Layout, cells: Cells, grid: Ints) -> Ints:
     return counts
 
 
-def _tables(ground: Ground, placed: Ints, layers: Ints, counts: Ints) -> list[Floats]:
-    """T(m) of every replica that has stages; equal replicas share one table."""
-    depth = (placed >= 0).sum(axis=1)
+def _tables(ground: Ground, dealt: Sequence[_Dealt]) -> list[list[Floats]]:
+    """T(m) of every replica that has stages, for each of `dealt`; equal replicas share one table."""
+    if not dealt:
+        return []
+    cells, layers = np.concatenate([each.cells for each in dealt]), np.concatenate([each.layers for each in dealt])
+    depth = (cells >= 0).sum(axis=1)
     found: dict[int, Floats] = {}
-    cap = int(min(ground.layout.num_microbatches, np.ceil(SPARE_COUNTS * counts.max()) + 2))
+    caps = [int(min(ground.layout.num_microbatches, np.ceil(SPARE_COUNTS * each.counts.max()) + 2)) for each in dealt]
     for num_stages in sorted(set(depth[depth > 0].tolist())):
         rows = np.flatnonzero(depth == num_stages)
         shop = ground.shop(num_stages)
-        held, sizes = placed[rows, :num_stages], layers[rows, :num_stages]
+        held, sizes = cells[rows, :num_stages], layers[rows, :num_stages]
         times = shop.times(ground.cells.layer_s[held], sizes)
         hops = hop_s(ground.net, ground.cells.table, held[:, :-1].ravel(), held[:, 1:].ravel()).reshape(len(rows), num_stages - 1)
         lines, which = np.unique(np.concatenate([times, hops], axis=1), axis=0, return_inverse=True)
-        every = shop.tables(lines[:, :num_stages], lines[:, num_stages:], cap)
-        for d, line in zip(rows.tolist(), which.ravel().tolist(), strict=True):
-            found[d] = every[line]
-    return [found[d] for d in sorted(found)]
+        every = shop.tables(lines[:, :num_stages], lines[:, num_stages:], max(caps))
+        for row, line in zip(rows.tolist(), which.ravel().tolist(), strict=True):
+            found[row] = every[line]
+    size = len(dealt[0].cells)
+    return [[found[row][: cap + 1] for row in range(g * size, (g + 1) * size) if row in found] for g, cap in enumerate(caps)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 from lurcher.layout import Layout, Stage
@@ -35,11 +36,15 @@ def change_actions(before: Layout, after: Layout, dead: Sequence[int] = (), *, o
 
 def _groups(before: Layout, after: Layout, dead: Sequence[int]) -> list[Action]:
     """Stages whose ranks or shares are not those of any present stage."""
-    own = {rank: stage for _, _, stage in before.stages() for rank in stage.ranks}
     known = {(stage.ranks, stage.shares) for _, _, stage in before.stages()}
     changed = [(d, s, stage) for d, s, stage in after.stages() if stage.ranks and (stage.ranks, stage.shares) not in known]
+    if not changed:
+        return []
+    own: dict[int, Stage] = {}
+    for _, _, stage in before.stages():
+        own |= dict.fromkeys(stage.ranks, stage)
     if len(changed) > MOST_NAMED:
-        gone = {r for _, _, stage in changed for rank in stage.ranks if rank in own for r in own[rank].ranks} - set(after.ranks)
+        gone = {r for _, _, stage in changed for rank in stage.ranks if rank in own for r in own[rank].ranks} - _at_work(after)
         return [Action("tensor", f"{len(changed)} tensor groups share their layers anew, {len(gone)} of their ranks leave them")]
     return [Action("tensor", _group_words(d, s, stage, own.get(stage.ranks[0]), dead)) for d, s, stage in changed]
 
@@ -58,10 +63,12 @@ def _group_words(d: int, s: int, stage: Stage, old: Stage | None, dead: Sequence
 
 def _places(before: Layout, after: Layout, kind: Literal["swap", "consolidate"]) -> list[Action]:
     """Groups that stand somewhere else; they are known by the place of their first rank."""
-    home = {rank: (d, s) for d, s, stage in before.stages() for rank in stage.ranks}
-    moved = [(home[stage.ranks[0]], (d, s)) for d, s, stage in after.stages() if stage.ranks and stage.ranks[0] in home]
     if len(before.replicas) != len(after.replicas):
         return []
+    home: dict[int, At] = {}
+    for d, s, stage in before.stages():
+        home |= dict.fromkeys(stage.ranks, (d, s))
+    moved = [(home[stage.ranks[0]], (d, s)) for d, s, stage in after.stages() if stage.ranks and stage.ranks[0] in home]
     moved = [(was, now) for was, now in moved if was != now]
     if not moved:
         return []
@@ -74,15 +81,14 @@ def _replicas(before: Layout, after: Layout) -> list[Action]:
     lost, waiting = len(before.replicas) - len(after.replicas), sorted(set(after.standby) - set(before.standby))
     if lost > 0:
         return [Action("standby", f"{lost} replica{'s' * (lost > 1)} given up; {len(waiting)} ranks stand by")]
-    joined = sorted(set(after.ranks) - set(before.ranks))
+    joined = _at_work(after) - _at_work(before)
     return [Action("standby", f"{len(joined)} ranks that stood by go to work")] if joined else []
 
 
 def _layers(before: Layout, after: Layout) -> list[Action]:
-    old = [_sizes(layout_stages.stages) for layout_stages in before.replicas]
-    new = [_sizes(layout_stages.stages) for layout_stages in after.replicas]
-    if len(old) != len(new):
+    if len(before.replicas) != len(after.replicas):
         return []
+    old, new = ([_sizes(replica.stages) for replica in layout.replicas] for layout in (before, after))
     changed = [d for d in range(len(new)) if old[d] != new[d]]
     if not changed:
         return []
@@ -97,7 +103,11 @@ def _layers(before: Layout, after: Layout) -> list[Action]:
 
 
 def _sizes(stages: Sequence[Stage]) -> tuple[int, ...]:
-    return tuple(stage.num_layers for stage in stages)
+    return tuple(sum(chunk.end - chunk.first for chunk in stage.chunks) for stage in stages)
+
+
+def _at_work(layout: Layout) -> set[int]:
+    return set(chain.from_iterable(stage.ranks for _, _, stage in layout.stages()))
 
 
 def _at(place: At) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lurcher.model.rates import Rates
+from lurcher.model.traffic import network
 from lurcher.plan.cells import Cells
 
 Ints = NDArray[np.intp]
@@ -27,40 +28,35 @@ def detour(cells: Cells, rates: Rates, placed: Ints) -> tuple[Ints, Ints]:
     pairs = [(link.a, link.b) for link in rates.links if link.b >= 0 and link.slowdown > 1.0 and link.kind == "node"]
     pairs += [(rates.node(link.a), rates.node(link.b)) for link in rates.links if link.b >= 0 and link.slowdown > 1.0 and link.kind == "rank"]
     slow = {frozenset(pair) for pair in pairs if len(set(pair)) == 2}
-    board = _Board(cells, rates, placed.copy(), slow)
-    touched = {node for pair in slow for node in pair}
+    nodes = network(rates).node(cells.table.ranks[:, 0])
+    board = _Board(cells, nodes.tolist(), placed.copy(), slow)
+    touched = np.isin(nodes, [node for pair in slow for node in pair])
     for move in (board.free, board.free_replica) if slow else ():
-        for place in [at for at, c in np.ndenumerate(board.placed) if c >= 0 and board.node(int(c)) in touched]:
-            if board.clashes(place):
-                move(place)
+        for d, s in np.argwhere(touched[board.placed] & (board.placed >= 0)).tolist():
+            if board.clashes((d, s)):
+                move((d, s))
     return board.placed, board.former
 
 
 class _Board:
     """The grid while cells change places on it."""
 
-    def __init__(self, cells: Cells, rates: Rates, placed: Ints, slow: set[frozenset[int]]) -> None:
+    def __init__(self, cells: Cells, nodes: Sequence[int], placed: Ints, slow: set[frozenset[int]]) -> None:
         self.placed = placed
         self.former = np.arange(len(placed))
-        self._slow = slow
-        self._nodes = [rates.node(stage.ranks[0]) for stage in cells.stages]
-        self._kinds = [(round(float(cells.layer_s[c]), 12), stage.shares) for c, stage in enumerate(cells.stages)]
-
-    def node(self, cell: int) -> int:
-        """The node of a cell."""
-        return self._nodes[cell]
+        self._cells, self._nodes, self._slow = cells, nodes, slow
 
     def clashes(self, place: At) -> bool:
         """Whether a slow link joins this place and a neighbour."""
-        own = self.node(int(self.placed[place]))
-        return any(frozenset((own, self.node(int(self.placed[at])))) in self._slow for at in self._neighbours(place))
+        own = self._nodes[int(self.placed[place])]
+        return any(frozenset((own, self._nodes[int(self.placed[at])])) in self._slow for at in self._neighbours(place))
 
     def free(self, place: At) -> None:
         """Exchange this cell with the first of its kind that ends the clash and makes none."""
-        kind = self._kinds[int(self.placed[place])]
+        kind = self._kind(place)
         tries = 0
         for other in self._others(place):
-            if self._kinds[int(self.placed[other])] != kind:
+            if self._kind(other) != kind:
                 continue
             self._exchange(place, other)
             if not self.clashes(place) and not self.clashes(other):
@@ -79,6 +75,10 @@ class _Board:
             if not self._any_clash(d) and not self._any_clash(e):
                 return
             self._exchange_replicas(d, e)
+
+    def _kind(self, place: At) -> tuple[float, tuple[int, ...]]:
+        cell = int(self.placed[place])
+        return round(float(self._cells.layer_s[cell]), 12), self._cells.stages[cell].shares
 
     def _any_clash(self, d: int) -> bool:
         return any(self.clashes((d, s)) for s in range(self.placed.shape[1]) if self.placed[d, s] >= 0)

@@ -64,11 +64,13 @@ def gathered(grid: Ints, slow: Sequence[int], size: int) -> Ints:
     Cells change places; none but the slow ones, and those that make room, move.
     """
     grid = grid.copy()
-    place = {int(c): (d, s) for (d, s), c in np.ndenumerate(grid) if c >= 0}
+    spots = np.isin(grid, slow)
+    place = {int(grid[d, s]): (d, s) for d, s in np.argwhere(spots).tolist()}
     blocks = [list(slow[i : i + size]) for i in range(0, len(slow), size)]
-    free = dict.fromkeys(d for d in range(len(grid)) if (grid[d] >= 0).sum() >= size)
+    roomy = (grid >= 0).sum(axis=1) >= size
+    free = dict.fromkeys(np.flatnonzero(roomy).tolist())
     spotted = set(slow)
-    clean = iter([d for d in free if not spotted.intersection(grid[d].tolist())])
+    clean = iter(np.flatnonzero(roomy & ~spots.any(axis=1)).tolist())
     homes: dict[int, int] = {}
     for number, block in enumerate(blocks):
         own = [place[c][0] for c in block if place[c][0] in free]

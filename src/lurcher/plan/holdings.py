@@ -44,7 +44,7 @@ class Holdings:
 def holdings(before: Layout, after: Layout, rates: Rates) -> Holdings:
     """Both layouts as arrays."""
     old, new = stage_table(before, rates), stage_table(after, rates)
-    cuts = np.unique([border for table in (old, new) for chunk in table.ranges for border in (chunk.first, chunk.end)])
+    cuts = np.array(sorted({border for table in (old, new) for chunk in table.ranges for border in (chunk.first, chunk.end)}))
     held, wanted = _part(old, cuts), _part(new, cuts)
     stage, run = np.nonzero(held.runs)
     stage_of = np.zeros((len(before.replicas), len(cuts) - 1), dtype=np.intp)
@@ -66,7 +66,7 @@ def _part(table: StageTable, cuts: Ints) -> Part:
     high = np.cumsum(table.shares, axis=1)
     firsts = np.array([chunk.first for chunk in table.ranges])
     ends = np.array([chunk.end for chunk in table.ranges])
-    inside = (cuts[:-1] >= firsts[:, None]) & (cuts[:-1] < ends[:, None])
+    row, run = np.nonzero((cuts[:-1] >= firsts[:, None]) & (cuts[:-1] < ends[:, None]))
     runs = np.zeros((len(table.size), len(cuts) - 1), dtype=np.bool_)
-    np.logical_or.at(runs, table.row_stages, inside)
+    runs[table.row_stages[row], run] = True
     return Part(table, high - table.shares, high, runs)

@@ -138,11 +138,12 @@ def _layouts(situation: Situation, cells: Cells) -> Iterator[Layout]:
     for found in every_arrangement(ground, cap=min(layout.num_microbatches, MOST_OF_EVEN * even)):
         yield to_layout(layout, cells, found)
     best: Arrangement | None = None
-    for grid in grids(cells, together_first=even >= MANY_COUNTS * cells.grid.shape[1]):
-        arranged = arrange(ground, grid)
-        if arranged is not None and (best is None or arranged.pipeline_s < best.pipeline_s * (1 - 1e-9)):
-            best = arranged
-            yield to_layout(layout, cells, arranged)
+    first, *others = grids(cells, together_first=even >= MANY_COUNTS * cells.grid.shape[1])
+    for some in ([first], others):  # the first alone, for it often ends the search; many together take little more than one
+        for arranged in arrange(ground, some) if some else ():
+            if arranged is not None and (best is None or arranged.pipeline_s < best.pipeline_s * (1 - 1e-9)):
+                best = arranged
+                yield to_layout(layout, cells, arranged)
 
 
 def _is_plain(layout: Layout) -> bool:

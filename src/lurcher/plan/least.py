@@ -98,12 +98,15 @@ def job_of(layout: Layout, rates: Rates, schedule: str, num_atoms: int) -> Job:
     by_speeds = node_hulls(nodes, rates, num_atoms, largest)
     steps = -np.sort(-np.concatenate([by_speeds[speeds] for speeds in nodes]))
     # n stages on a node have the mean speed H(n) / n at most, H the sum of its steps
-    means = [np.cumsum(by_speeds[speeds]) / np.arange(1, len(speeds) + 1) for speeds in nodes]
+    means = {speeds: np.cumsum(hull) / np.arange(1, len(speeds) + 1) for speeds, hull in by_speeds.items()}
     num_stages = max(len(replica.stages) for replica in layout.replicas)
     per_byte = 1.0 / max(rates.link_bytes_per_s, rates.node_bytes_per_s) if rates.link_bytes_per_s and rates.node_bytes_per_s else 0.0
     layer_s = rates.forward_s + rates.backward_s + rates.weight_s
-    halves = rates.launch_s or rates.tp_bytes  # what is alike in both passes brings their times nearer to each other
-    backward_part = 0.5 if halves else (rates.backward_s + rates.weight_s) / layer_s
+    # Launches and all-reduces are alike in both passes and bring their times nearer to each other. Launches weigh most in a stage of
+    # one layer on the fastest ranks, which takes `shortest_s` besides; for all-reduces, which a slow link stretches, there is no such least.
+    shortest_s = 1.0 / float(steps[0])
+    backward_s = rates.launch_s + shortest_s * (rates.backward_s + rates.weight_s) / layer_s
+    backward_part = 0.5 if rates.tp_bytes else backward_s / (2 * rates.launch_s + shortest_s)
     return Job(
         rates=rates,
         schedule=schedule,
@@ -112,8 +115,8 @@ def job_of(layout: Layout, rates: Rates, schedule: str, num_atoms: int) -> Job:
         num_replicas=len(layout.replicas),
         num_stages=num_stages,
         steps=steps[: len(layout.replicas) * num_stages],
-        stages=-np.sort(-np.concatenate(means)),
-        line=Line(schedule, layout.num_layers, rates.embed_layers, rates.head_layers, 1.0 / float(steps[0]), 2 * rates.launch_s, backward_part),
+        stages=-np.sort(-np.concatenate([means[speeds] for speeds in nodes])),
+        line=Line(schedule, layout.num_layers, rates.embed_layers, rates.head_layers, shortest_s, 2 * rates.launch_s, backward_part),
         launch_s=2 * rates.launch_s,
         hop_s=rates.hop_s + rates.hop_bytes * per_byte,
         most_ranks=max(len(speeds) for speeds in nodes),

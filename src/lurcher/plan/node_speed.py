@@ -6,7 +6,7 @@ A stage's speed is in layers per second, forward and backward together, of one m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,25 @@ def living_nodes(layout: Layout, rates: Rates) -> tuple[tuple[float, ...], ...]:
 
     Nodes that share a stage now count as one.
     """
-    ranks = np.array(sorted({*layout.ranks, *layout.standby} - set(rates.dead)), dtype=np.intp)
-    speeds = 1.0 / slowdowns(rates, ranks)
-    nodes = _joined(layout, rates)[network(rates).node(ranks)]
-    order = np.lexsort((-speeds, nodes))
-    cuts = np.flatnonzero(np.diff(nodes[order])) + 1
-    return tuple(tuple(part.tolist()) for part in np.split(speeds[order], cuts))
-
-
-def _joined(layout: Layout, rates: Rates) -> Ints:
-    """The first of the nodes that each node shares stages with, itself where it shares none."""
     stages = [stage.ranks for _, _, stage in layout.stages() if stage.ranks]
-    nodes = network(rates).node(np.fromiter(chain(layout.standby, chain.from_iterable(stages)), dtype=np.intp))
+    ranks = np.fromiter(chain(layout.standby, chain.from_iterable(stages)), dtype=np.intp)
+    speeds = 1.0 / slowdowns(rates, ranks)
+    nodes = network(rates).node(ranks)
+    nodes = _joined(nodes, [len(layout.standby), *map(len, stages)])[nodes]
+    order = np.lexsort((-speeds, nodes))
+    order = order[speeds[order] > 0]
+    cuts = [0, *(np.flatnonzero(np.diff(nodes[order])) + 1).tolist(), len(order)]
+    sorted_speeds = speeds[order].tolist()
+    return tuple(tuple(sorted_speeds[first:end]) for first, end in pairwise(cuts))
+
+
+def _joined(nodes: Ints, sizes: Sequence[int]) -> Ints:
+    """The first of the nodes that each node shares stages with, itself where it shares none; `nodes` of ranks that stand by, then stage by stage."""
     first = np.arange(int(nodes.max()) + 1)
-    at = len(layout.standby)
-    starts = at + np.cumsum([0, *(len(ranks) for ranks in stages[:-1])])
+    starts = np.cumsum(sizes)[:-1]
     low, high = np.minimum.reduceat(nodes, starts), np.maximum.reduceat(nodes, starts)
     for i in np.flatnonzero(low != high).tolist():
-        members = np.unique(first[np.unique(nodes[starts[i] : starts[i] + len(stages[i])])])
+        members = np.unique(first[np.unique(nodes[starts[i] : starts[i] + sizes[i + 1]])])
         first[np.isin(first, members)] = members[0]
     return first
 
@@ -63,17 +64,16 @@ def node_hull(speeds: Sequence[float], rates: Rates, num_atoms: int, largest: in
     `degrees` ([n][k]) is the most of the first part, without v. Then the least concave curve above both, so that the steepest steps of all nodes
     together bound any distribution of stages.
     """
-    most = len(speeds)
-    own = np.array(speeds)
-    lags = np.cumsum(own[0] - own)
+    most, fastest = len(speeds), speeds[0]
+    lags = list(accumulate(fastest - speed for speed in speeds))
     least = min(rates.efficiency(k) for k in range(1, min(most, largest) + 1))
     layer_s = rates.forward_s + rates.backward_s + rates.weight_s
     totals = [0.0, 1.0 / best_group(speeds, rates, num_atoms, largest).layer_s]
     for num_stages in range(2, most + 1):
         used = range(num_stages, min(most, num_stages * largest) + 1)
-        best = max(own[0] * degrees[num_stages][k] - least * lags[k - 1] for k in used)
+        best = max(fastest * degrees[num_stages][k] - least * lags[k - 1] for k in used)
         totals.append(max(totals[-1], best / layer_s))
-    return -np.sort(-np.diff(_hull(np.array(totals))))
+    return -np.sort(-np.diff(_hull(totals)))
 
 
 def _degrees(efficiency: Sequence[float], most: int) -> list[list[float]]:
@@ -86,11 +86,11 @@ def _degrees(efficiency: Sequence[float], most: int) -> list[list[float]]:
     return found
 
 
-def _hull(totals: Floats) -> Floats:
+def _hull(totals: Sequence[float]) -> Floats:
     """The least concave curve above the points (n, totals[n])."""
     kept: list[int] = []
     for n in range(len(totals)):
         while len(kept) >= 2 and (totals[kept[-1]] - totals[kept[-2]]) * (n - kept[-2]) <= (totals[n] - totals[kept[-2]]) * (kept[-1] - kept[-2]):
             kept.pop()
         kept.append(n)
-    return np.interp(np.arange(len(totals)), kept, totals[kept])
+    return np.interp(np.arange(len(totals)), kept, [totals[n] for n in kept])

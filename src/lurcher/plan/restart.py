@@ -15,8 +15,10 @@ def propose_restart(situation: Situation) -> tuple[Plan, ...]:
     The pause writes the state out and reads it in again, at the storage's rate, and starts the processes. With a dead rank at
     work nothing new can be written: then the last checkpoint counts, and what was done since is done again.
     """
+    if not situation.answers("restart") or not situation.spare_nodes:
+        return ()
     ill = ill_nodes(situation)
-    if not situation.answers("restart") or not ill or len(ill) > situation.spare_nodes:
+    if not 0 < len(ill) <= situation.spare_nodes:
         return ()
     rates, costs, layout = situation.rates, situation.costs, situation.layout
     healed = msgspec.structs.replace(

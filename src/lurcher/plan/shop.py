@@ -16,9 +16,12 @@ from lurcher.model.critical_path import makespans, makespans_by_count
 from lurcher.model.order import Order, compile_schedule
 from lurcher.model.rates import Rates
 from lurcher.model.schedule import SPLIT_BACKWARD, live_microbatches, schedule_text
+from lurcher.plan.fill import UNPROVEN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+MOST_WALKS = 4
+"""Where pipelines differ in more numbers of micro-batches than this, one walk for all numbers is less work than one for each."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +64,35 @@ class Shop:
         return np.clip(room, 0, self.num_layers)
 
     def closed_s(self, times: Floats, counts: Ints) -> Floats:
-        """The closed form, without hops: pipelines of stage times (..., P) and `counts` (...) micro-batches."""
-        m = np.asarray(counts, dtype=np.float64)[..., None]
-        total = times.sum(axis=-1, keepdims=True)
-        paths = total + (m - 1) * times
-        if self.schedule != "gpipe":
-            upto = np.cumsum(times, axis=-1)
-            ahead = m - self.num_stages + np.arange(self.num_stages)
-            part = max(1.0 - self._forward_part, self._forward_part)
-            steady = np.where(ahead > 0, total + ahead * times + total - upto, 0.0)
-            paths = np.maximum(steady, np.maximum(total + (m - 1) * part * times, m * times + upto - times))
-        found: Floats = paths.max(axis=-1)
+        """The closed form, without hops: pipelines of stage times (P, ...) and `counts` micro-batches, of a shape that fits to (...)."""
+        m = np.asarray(counts, dtype=np.float64)
+        total = times.sum(axis=0)
+        part = 1.0 if self.schedule == "gpipe" else max(1.0 - self._forward_part, self._forward_part)
+        found: Floats = total + (m - 1) * part * times.max(axis=0)
+        upto = np.zeros_like(total)
+        for s, time_s in enumerate(times if self.schedule != "gpipe" else ()):
+            upto += time_s
+            np.maximum(found, m * time_s + upto - time_s, out=found)
+            ahead = m - self.num_stages + s
+            np.maximum(found, np.where(ahead > 0, total + ahead * time_s + total - upto, 0.0), out=found)
         return found
 
+    def floor_s(self, times: Floats, counts: Ints) -> Floats:
+        """Seconds that the walk never stays below, arguments as for `closed_s`: the same, less what launches in both passes even out; or 0."""
+        if self.schedule in UNPROVEN:
+            return np.zeros(times.shape[1:])
+        alike_s = self.rates.launch_s * abs(1 - 2 * self._forward_part)
+        return self.closed_s(times, counts) - (np.asarray(counts, dtype=np.float64) - 1) * alike_s
+
     def walked_s(self, times: Floats, counts: Ints) -> Floats:
-        """The same by the walk; `counts` (...) one for each pipeline."""
+        """How long pipelines of stage times (P, R) and `counts` (R,) micro-batches take by the walk, without hops."""
+        different = np.unique(counts).tolist()
+        if len(different) > MOST_WALKS:
+            return self.tables(times.T, np.zeros((1, self.num_stages - 1)), different[-1])[np.arange(len(counts)), counts]
         found = np.zeros(counts.shape)
-        for m in np.unique(counts).tolist():
+        for m in different:
             lanes = counts == m
-            forward, backward, weight = self._passes(times[lanes])
+            forward, backward, weight = self._passes(times[:, lanes].T)
             found[lanes] = makespans(self.order(m), forward[..., None], backward[..., None], 0.0, None if weight is None else weight[..., None])
         return found
 

@@ -5,7 +5,7 @@ One stage may be slower than the others; where it stands and how many layers it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,19 @@ def least_walk(line: Line, num_stages: int, num_microbatches: int, known_s: floa
         return known_s if num_stages <= line.num_layers else float("inf")
     cases = _Cases.make(line, num_stages, num_microbatches, slow_layer_s)
     low = known_s
-    if cases.possible(low):
+    if len(cases.possible(low)):
         return low
     high = low * 1.05
-    while not cases.possible(high):
+    while not len(left := cases.possible(high)):
         low, high = high, high * 1.3
+    cases = cases.chosen(left)
     while high - low > PRECISE * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if cases.possible(middle) else (middle, high)
+        left = cases.possible(middle)
+        if len(left):
+            cases, high = cases.chosen(left), middle  # the others do not end in less time either
+        else:
+            low = middle
     return low
 
 
@@ -86,24 +91,29 @@ class _Cases:
         work = held + ends[place]
         return cls(line, num_stages, counts, place, held, line.launch_s + work * slow_layer_s, whole + work * (slow_layer_s - line.layer_s))
 
-    def possible(self, makespan_s: float) -> bool:
-        """Whether some cut of some case may end in time."""
+    def chosen(self, which: Ints) -> _Cases:
+        """Some of them."""
+        return replace(self, place=self.place[which], held=self.held[which], slow_s=self.slow_s[which], total_s=self.total_s[which])
+
+    def possible(self, makespan_s: float) -> Ints:
+        """Which cases have a cut that may end in time."""
         line, m, stages = self.line, self.counts, self.num_stages
         room = makespan_s - self.total_s
         keep = (room >= -1e-12 * makespan_s) & (m * self.slow_s <= makespan_s)
         if m > 1:
             keep &= self._part() * (m - 1) * self.slow_s <= room
-        place, held, slow_s, room = self.place[keep], self.held[keep], self.slow_s[keep], room[keep]
-        if not len(place):
-            return False
+        which = np.flatnonzero(keep)
+        place, held, slow_s, room = self.place[which], self.held[which], self.slow_s[which], room[which]
+        if not len(which):
+            return which
         ends = line.ends(stages)
         sums = np.arange(line.num_layers + 1)
-        reached = np.zeros((len(place), line.num_layers + 1), dtype=bool)
+        reached = np.zeros((len(which), line.num_layers + 1), dtype=bool)
         reached[:, 0] = True
         for s in range(stages - 1, -1, -1):
             passed = place > s  # the slow stage lies behind
             others = stages - 1 - s - passed
-            head = ends[-1] * (place != stages - 1) if s + 1 < stages else np.zeros(len(place))
+            head = ends[-1] * (place != stages - 1) if s + 1 < stages else np.zeros(len(which))
             behind = others[:, None] * line.launch_s + (sums + head[:, None]) * line.layer_s + np.where(passed, slow_s, 0.0)[:, None]
             allowed = self._allowed(s, makespan_s, room, behind)
             most = np.floor((allowed - line.launch_s) / line.layer_s - ends[s] + 1e-9).astype(np.intp)
@@ -111,7 +121,7 @@ class _Cases:
             after = _follow(reached, np.minimum(most, line.num_layers))
             after[here] = reached[here] & (slow_s[here, None] <= allowed[here])
             reached = after
-        return bool(reached[np.arange(len(place)), line.num_layers - held].any())
+        return which[reached[np.arange(len(which)), line.num_layers - held]]
 
     def _part(self) -> float:
         return 1.0 if self.line.schedule == "gpipe" else max(self.line.backward_part, 1.0 - self.line.backward_part)
@@ -130,9 +140,8 @@ class _Cases:
 
 def _follow(reached: Bools, most: Ints) -> Bools:
     """Sums of layers after a stage that adds 1 .. `most` to each sum reached before."""
-    width = reached.shape[1]
-    rows, sums = np.nonzero(reached & (most >= 1))
-    change = np.zeros((reached.shape[0], width + 1), dtype=np.intp)
-    np.add.at(change, (rows, sums + 1), 1)
-    np.add.at(change, (rows, np.minimum(sums + most[rows, sums] + 1, width)), -1)
-    return np.cumsum(change, axis=1)[:, :-1] > 0
+    sums = np.arange(reached.shape[1])
+    farthest = np.maximum.accumulate(np.where(reached, sums + most, 0), axis=1)
+    after = np.zeros_like(reached)
+    after[:, 1:] = farthest[:, :-1] >= sums[1:]
+    return after
