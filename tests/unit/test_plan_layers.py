@@ -14,7 +14,8 @@ from lurcher.layout import LayerRange, Layout
 from lurcher.model.price import price, price_many
 from lurcher.plan.cut_times import cut_times
 from lurcher.plan.edit import with_layers
-from lurcher.plan.layers import MOST_CUTS, best_cut, layer_choices, propose_layers
+from lurcher.plan.layer_choice import layer_choices
+from lurcher.plan.layers import MOST_CUTS, best_cut, propose_layers
 from lurcher.plan.situation import assess
 
 

@@ -14,7 +14,7 @@ from lurcher.localize.whatif_middle import median
 from lurcher.localize.whatif_scaled import scaled_steps
 from lurcher.model.critical_path import makespans_by_count
 from lurcher.plan.edit import with_layers, with_replicas
-from lurcher.plan.layers import layer_choices
+from lurcher.plan.layer_choice import layer_choices
 from lurcher.plan.split import min_max_split
 from lurcher.records import Action, Plan
 
