@@ -20,6 +20,7 @@ from lurcher.cli.app import COMMANDS, app, main
 from lurcher.cli.closing import closing_lines
 from lurcher.cli.live import LiveStatus, PlainStatus, SilentStatus, watching
 from lurcher.config import JobConfig, layout_of
+from lurcher.control.chaos import draw_faults
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.errors import JobDied
 from lurcher.faults import parse_fault
@@ -156,7 +157,11 @@ def test_every_command_and_option_has_help() -> None:
         (["train", "job.toml", "--fault", "slow link 0-4 x2 from 3"], 2, "cannot be carried out by training yet"),
         (["train", "job.toml", "--fault", "slow rank 5 x2 in backward from 3"], 2, "cannot be carried out by training yet"),
         (["train", "job.toml", "--pace", "none", "--fault", "slow rank 5 x2 from 3"], 2, 'pace.kind is "none"'),
+        (["train", "job.toml", "--pace", "none", "--chaos", "1"], 2, 'pace.kind is "none"'),
         (["report", "x", "--text", "--json"], 2, "choose one"),
+        (["inject", "none", "--rank", "0", "--factor", "2", "--seconds", "1"], 2, "give the run directory of a job that is running"),
+        (["inject", "none", "--rank", "0", "--factor", "1", "--seconds", "1"], 2, "the factor is 1"),
+        (["inject", "none", "--rank", "0", "--factor", "2", "--seconds", "0"], 2, "--seconds"),
     ],
 )
 def test_bad_input_is_one_line_and_an_exit_code(
@@ -201,6 +206,17 @@ def test_train_puts_options_over_the_file(runtime: Runtime, tmp_path: Path) -> N
     config, _ = runtime.asked[0]
     assert (config.job.seed, config.job.iterations) == (4, 90)
     assert [str(fault) for fault in config.fault] == ["slow rank 1 x2 from 5", "slow rank 2 x3 from 9", "stop rank 0 from 80"]
+
+
+def test_chaos_draws_faults_and_goes_on_without_the_lost(runtime: Runtime, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text("[job]\niterations = 400\n")
+    assert main(["train", str(job), "--chaos", "3", "--fault", "slow rank 1 x2 from 3 to 5"]) == 0
+    config, _ = runtime.asked[0]
+    given, drawn = config.fault[0], config.fault[1:]
+    assert str(given) == "slow rank 1 x2 from 3 to 5" and drawn == draw_faults(3, range(8), 400)
+    assert config.run.on_death == "recover"
+    assert capsys.readouterr().err.count("chaos: ") == len(drawn) > 3
 
 
 def test_json_is_alone_on_stdout(runtime: Runtime, capsys: pytest.CaptureFixture[str]) -> None:

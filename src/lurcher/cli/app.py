@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "analyze": "lurcher.cli.analyze:analyze",
     "plan": "lurcher.cli.plan:plan",
     "report": "lurcher.cli.report:report",
+    "inject": "lurcher.cli.inject:inject",
 }
 """Name of a command -> where it lives. The order is that of the help."""
 SHORT_LIVED = frozenset({"analyze", "plan", "report"})
