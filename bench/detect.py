@@ -22,8 +22,8 @@ from detect_series import NOISE, REPORTING, TUNING, Fault, Shape
 from tables import Row, show
 
 TUNED: Mapping[str, str] = {
-    "default": "dead zone, rungs, clip, watch level, follow speed and what thresholds are raised by at first, for power at 5 % without an alarm on the tuning series; "
-    "the least rise on public logs",
+    "default": "dead zone, rungs, clip, watch level, follow speed, and what two rungs are raised and the correlation is widened by while few points are known, "
+    "for power at 5 % without an alarm on the tuning series; the least rise on public logs",
     "sliding window": "as published: mean of 10 against the median of 50, 10 %; nothing was searched",
     "CUSUM": "same robust level and scatter as the default, spikes clipped; allowance half of 5 %; a round threshold above the least without an alarm on 1e5 tuning points a class",
     "BOCD": "0.9 is GREYHOUND's; hazard 1/250, k = 9 and the prior were set once, not searched; a run needs 3 points, or every spike would be one",

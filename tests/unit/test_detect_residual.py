@@ -130,8 +130,8 @@ def test_memory_knows_white_from_correlated_from_wandering() -> None:
         memory = Memory()
         for i in range(1, 4_000):
             memory.add(series[i], series[i - 1])
-        assert memory.phi == pytest.approx(phi, abs=0.1)
-        assert memory.excess < 1.3
+        assert memory.known.phi == pytest.approx(phi, abs=0.1)
+        assert memory.known.excess < 1.3
 
 
 def test_memory_sees_a_level_that_wanders() -> None:
@@ -140,7 +140,7 @@ def test_memory_sees_a_level_that_wanders() -> None:
     memory = Memory()
     for i in range(1, 3_200):
         memory.add(series[i], series[i - 1])
-    assert memory.excess > 2.0
+    assert memory.known.excess > 2.0
 
 
 def test_anchor_sees_a_creep_once_and_lets_go_of_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import sqrt
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from lurcher.detect.correlation import inflation
@@ -14,7 +14,10 @@ CAPACITY = 300
 SIGMA_FLOOR = 0.004
 """No series is taken to scatter less than 0.4 % (the same section)."""
 _MAD_TO_SIGMA = 1.4826
-_MEDIAN = 1.25
+_NEAR = 1.5
+"""Points count as at most so many scatters from the median when the level is placed (Huber 1964): nearly a mean, and still deaf to spikes."""
+_LEVEL_VARIANCE = 1.06
+"""Of such a level, over that of a mean of normal points; a median's is 1.57."""
 _MANY = 100
 _WIDEN = 0.7
 _FOLLOW = 2e-5
@@ -24,16 +27,19 @@ _FOLLOW_SIGMA = 1e-3
 
 
 class Scale(NamedTuple):
-    """What points are held against.
-
-    A level in the input's unit; relative to it, the scatter of a point and the level's own standard error, both for independent points;
-    and the variance of the level where they are correlated, in units of the scatter squared.
-    """
+    """What points are held against: a level in the input's unit, the scatter of a point relative to it, and how many points say so."""
 
     level: float
     sigma: float
-    level_error: float
-    offset: float
+    num_points: int
+
+    def offset(self, phi: float) -> float:
+        """Variance of the level, in units of the scatter squared, where points have lag-1 correlation `phi`.
+
+        Points that hang together tell less: 18 points of AR(1) 0.7 know the level as well as 4 independent ones, and where they happened to lie
+        is no measure for those after them.
+        """
+        return _LEVEL_VARIANCE * inflation(self.num_points, phi) / self.num_points
 
 
 class Baseline:
@@ -63,19 +69,17 @@ class Baseline:
     @property
     def sigma(self) -> float:
         """Relative scatter, as in `scale`."""
-        return self.scale(0.0).sigma
+        return self.scale().sigma
 
-    def scale(self, phi: float) -> Scale:
-        """Everything about the level, for points with lag-1 correlation `phi`.
+    def scale(self) -> Scale:
+        """Everything about the level.
 
-        The scatter is widened by the error of its own estimate (of order 1/sqrt(2n) for a normal sample, more for the MAD). The level's error is
-        that of a median of normal points, 1.25 sigma / sqrt(n). Points that hang together tell less: 18 points of AR(1) 0.7 know the
-        level as well as 4 independent ones, and where they happened to lie is no measure for those after them.
+        The scatter is widened by the error of its own estimate (of order 1/sqrt(2n) for a normal sample, more for the MAD).
         """
         num = max(1, len(self._points))
         known = self._kept_sigma is not None or not self._points
         sigma = self._sigma if known else self._sigma * (1.0 + _WIDEN / sqrt(num))
-        return Scale(self.level, sigma, _MEDIAN * self._sigma / sqrt(num), _MEDIAN * _MEDIAN * inflation(num, phi) / num)
+        return Scale(self.level, sigma, num)
 
     def add(self, point: float) -> None:
         """Learn from one more healthy point. Once settled, level and scatter only follow in small steps."""
@@ -104,3 +108,5 @@ class Baseline:
             clip = 2.5 * sigma
             sigma = max(SIGMA_FLOOR, sqrt(sum(min(clip, max(-clip, rel)) ** 2 for rel in rels) / (len(rels) - 1 or 1)))
         self._sigma = sigma
+        near = _NEAR * sigma
+        self.level *= 1.0 + fmean(min(near, max(-near, rel)) for rel in rels)

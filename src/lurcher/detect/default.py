@@ -8,13 +8,14 @@ relative to the series' own level and scatter; both are frozen while anything is
 from __future__ import annotations
 
 from collections import deque
-from itertools import pairwise
-from math import isfinite
+from itertools import chain, pairwise
+from math import isfinite, sqrt
 from statistics import median
 from typing import Literal, NamedTuple
 
 from lurcher.config import DetectSection
 from lurcher.detect.baseline import Baseline, Scale
+from lurcher.detect.burst import between_bursts
 from lurcher.detect.drift import Anchor, Drift
 from lurcher.detect.focus import Segment
 from lurcher.detect.memory import Memory
@@ -117,8 +118,9 @@ class DefaultDetector:
 
     @property
     def line(self) -> float:
-        """The slowdown over the present level above which a point counts as slow."""
-        return 1.0 + max(self.config.min_slowdown - 1.0, FAST_SIGMAS * self._scale.sigma) + self._scale.level_error
+        """The slowdown over the present level above which a point counts as slow; the level's own standard error comes on top of the scatter."""
+        sigma = self._scale.sigma
+        return 1.0 + max(self.config.min_slowdown - 1.0, FAST_SIGMAS * sigma) + sigma * sqrt(self._scale.offset(0.0))
 
     @property
     def drift(self) -> Drift | None:
@@ -140,7 +142,7 @@ class DefaultDetector:
     def _stand_on(self, baseline: Baseline) -> None:
         """From now on, hold points against another level; the tests begin afresh."""
         self._baseline = baseline
-        self._scale: Scale = baseline.scale(self._memory.phi)
+        self._scale: Scale = baseline.scale()
         self._up, self._down = Side(), Side()
         # The latest points beyond the line, one bit each, the newest lowest.
         self._slow_bits, self._fast_bits = 0, 0
@@ -149,15 +151,18 @@ class DefaultDetector:
 
     def _learn(self, residual: float) -> None:
         self._baseline.add(residual)
-        self._scale = self._baseline.scale(0.0)
+        self._scale = self._baseline.scale()
         if len(self._baseline) < self._num_to_learn:
             return
         self.state = "healthy"
-        zs = [self._z(value / self.level) for value in self._baseline.points]
-        for previous_z, z in pairwise(zs):
-            self._memory.add(z, previous_z)
-        self._last_z = zs[-1]
-        self._scale = self._baseline.scale(self._memory.phi)
+        stretches = between_bursts(self._baseline.points, self.config.min_slowdown - 1.0)
+        self._baseline = Baseline(chain.from_iterable(stretches), kept_sigma=self._scatter)
+        self._scale = self._baseline.scale()
+        for stretch in stretches:
+            zs = [self._z(value / self.level) for value in stretch]
+            for previous_z, z in pairwise(zs):
+                self._memory.add(z, previous_z)
+            self._last_z = zs[-1]
         self.reason = f"level {self.level:.4g}, scatter {self.sigma:.1%} from {len(self._baseline)} iterations"
         for point in self._ring:  # a fault may have begun meanwhile
             self._mark(point.value / self.level, self.line)
@@ -191,7 +196,7 @@ class DefaultDetector:
         """Learn from a point that nothing speaks against."""
         self._baseline.add(point.value)
         self._memory.add(point.z, point.previous_z)
-        self._scale = self._baseline.scale(self._memory.phi)
+        self._scale = self._baseline.scale()
         if self._healthy is None and self._anchor.add(point.value, point.iteration) and self.drift is not None:
             self.reason = f"the level has crept up to x{self.drift.slowdown:.3f} since iteration {self.drift.since}, without a step"
 
@@ -269,7 +274,7 @@ class DefaultDetector:
         points = self._last(onset.num_points)
         before, after = self.level, median(points)
         healthy = self._healthy if self._healthy is not None else self._baseline
-        reference, sigma, *_ = healthy.scale(self._memory.phi)
+        reference, sigma, *_ = healthy.scale()
         fresh = Baseline(points, kept_sigma=sigma)
         self._ring.clear()
         near = NEAR + sigma

@@ -21,6 +21,8 @@ class _Start(NamedTuple):
     num_above: int
     iteration: int  # the first point after this start
     first: float  # and that point itself
+    square: float
+    product: float  # of neighbours, the pair across the start included
 
 
 class Segment(NamedTuple):
@@ -30,6 +32,19 @@ class Segment(NamedTuple):
     length: int
     fraction: float
     iteration: int
+
+
+class Inside(NamedTuple):
+    """How the points of a segment move about their own mean: sums of their squares and of the products of neighbours, and their number."""
+
+    square: float
+    product: float
+    length: int
+
+    @property
+    def told(self) -> float:
+        """Points that say something about scatter and correlation: those that are all clipped, and so alike, do not."""
+        return min(self.square, float(self.length))
 
 
 class Focus:
@@ -44,12 +59,16 @@ class Focus:
         self._number = 0
         self._total = 0.0
         self._num_above = 0
+        self._square = 0.0
+        self._product = 0.0
 
     def update(self, z: float, iteration: int) -> float:
         """Take one point; return the statistic over all segments that end with it."""
         if z <= 0.0 and not self._starts:
             return 0.0  # most points of a healthy series: nothing is open, and nothing begins
-        self._add_start(_Start(self._number, self._total, self._num_above, iteration, z))
+        self._product += z * self._last
+        self._add_start(_Start(self._number, self._total, self._num_above, iteration, z, self._square, self._product))
+        self._square += z * z
         self._number += 1
         self._total += z
         self._last = z
@@ -73,15 +92,18 @@ class Focus:
         held against: scores are divided by what both add to the variance of a sum of that length.
         """
         found = Segment(0.0, 0, 0.0, 0)
-        for start in self._starts:
+        for start in self._starts:  # the longest segment first
             length = self._number - start.number
+            if length < min_length:
+                break
             rise = self._total - start.total
-            if length < min_length or rise <= 0.0 or rise < min_mean * length:
+            if rise <= 0.0 or rise < min_mean * length or self._num_above - start.num_above < min_fraction * length:
                 continue
-            fraction = (self._num_above - start.num_above) / length
-            score = rise * rise / (2 * length * (inflation(length, phi) + length * offset))
-            if fraction >= min_fraction and score > found.score:
-                found = Segment(score, length, fraction, start.iteration)
+            score = rise * rise / (2 * length)
+            if score > found.score:  # what it is divided by is at least 1
+                score /= inflation(length, phi) + length * offset
+                if score > found.score:
+                    found = Segment(score, length, (self._num_above - start.num_above) / length, start.iteration)
         return found
 
     def likeliest_rise(self, size: float, slack: float, min_length: int, min_fraction: float, phi: float = 0.0, offset: float = 0.0) -> Segment:
@@ -98,7 +120,7 @@ class Focus:
         for start in self._starts:
             length = self._number - start.number
             if length < min_length:
-                continue
+                break
             first = start.first - slack
             rest = self._total - start.total - slack * length - first
             innovations = rest - phi * (rest + first - (self._last - slack))
@@ -109,6 +131,15 @@ class Focus:
                 if score > found.score:
                     found = Segment(score, length, fraction, start.iteration)
         return found
+
+    def inside(self, segment: Segment) -> Inside:
+        """How the points of a segment that ends now move about their own mean."""
+        start = next(s for s in self._starts if self._number - s.number == segment.length)
+        total, num = self._total - start.total, segment.length
+        mean = total / num
+        square = self._square - start.square - total * mean
+        product = self._product - start.product - mean * (2 * total - start.first - self._last) + (num - 1) * mean * mean
+        return Inside(max(0.0, square), product, num)
 
     def _add_start(self, new: _Start) -> None:
         starts = self._starts

@@ -6,11 +6,12 @@ and then only noise is left to fear, corrected for how far the points hang toget
 
 from __future__ import annotations
 
+from math import log1p
 from typing import NamedTuple
 
 from lurcher.detect.baseline import Scale
 from lurcher.detect.focus import Focus, Segment
-from lurcher.detect.memory import Memory
+from lurcher.detect.memory import Correlation, Memory
 
 DEAD_ZONE = 0.012
 """What counts as nothing in a single point (detection.md, section 5: 2 %, or 1 to 1.5 % where no drift is; the baseline follows drift)."""
@@ -40,11 +41,11 @@ SIZE = 0.05
 """The smallest fault that is searched for by its size: for a known change no test is quicker (Page's CUSUM; Moustakides 1986)."""
 WATCH = Rung(3, 0.5, 3.0)
 """While such a segment is open nothing is learned; every segment that alarms is one."""
-UNTRUSTED = 20.0
-"""What the thresholds are raised by while few points are known: level, scatter and how far the points hang together are guesses then."""
-UNSETTLED = 200
-SETTLED = 400
-"""Healthy points between which that raise goes to nothing."""
+RAISED = 1.5
+"""What LONG and KNOWN are multiplied by while few points are known, which is when a wave of the noise comes near them; SHORT is far above it."""
+UNSETTLED = 100
+SETTLED = 200
+"""Points between which that goes to nothing."""
 
 
 class Side:
@@ -60,31 +61,46 @@ class Side:
         sigma = scale.sigma
         clip = max(CLIP_SIGMAS * sigma, CLIP)
         score = self._focus.update((max(-clip, min(clip, rel)) - DEAD_ZONE) / sigma, iteration)
-        self.watched = self._passes(WATCH, scale, memory) if score > WATCH.threshold else None
+        self.watched = self._open(scale, memory.known) if score > WATCH.threshold else None
 
     def alarming(self, scale: Scale, memory: Memory) -> Segment | None:
-        """The segment that alarms, if one does; its score is corrected for correlation."""
+        """The segment that alarms, if one does; its score is corrected for correlation and for how few points are known, its own included."""
         if self.watched is None:
             return None
-        raised = UNTRUSTED * (1.0 - min(1.0, max(0.0, (memory.num_points - UNSETTLED) / (SETTLED - UNSETTLED))))
-        return self._passes(SHORT, scale, memory, raised) or self._known(scale, memory, raised) or self._passes(LONG, scale, memory, raised)
+        known = memory.with_segment(self._focus.inside(self.watched))
+        few = min(1.0, max(0.0, (SETTLED - known.num_points) / (SETTLED - UNSETTLED)))
+        raised = 1.0 + (RAISED - 1.0) * few
+        return self._passes(SHORT, scale, known, 1.0) or self._known(scale, known, raised) or self._passes(LONG, scale, known, raised)
+
+    def _open(self, scale: Scale, known: Correlation) -> Segment | None:
+        best = self._best(WATCH, scale, known)
+        return best if best.score > WATCH.threshold else None
 
     def longest(self) -> Segment:
         """The best segment without regard to its score: where a change that is known by other means may have begun."""
         return self._focus.best(SHORT.min_length, SHORT.min_fraction)
 
-    def _passes(self, rung: Rung, scale: Scale, memory: Memory, raised: float = 0.0) -> Segment | None:
-        min_mean = (MIN_RISE - DEAD_ZONE) / scale.sigma
-        best = self._focus.best(rung.min_length, rung.min_fraction, min_mean, memory.phi, scale.offset)
-        score = best.score / memory.excess
-        return best._replace(score=score) if score > rung.threshold + raised else None
+    def _passes(self, rung: Rung, scale: Scale, known: Correlation, raised: float) -> Segment | None:
+        best = self._best(rung, scale, known)
+        score = _studentised(best.score, known.num_points)
+        return best._replace(score=score) if score > rung.threshold * raised else None
 
-    def _known(self, scale: Scale, memory: Memory, raised: float) -> Segment | None:
-        size, slack = SIZE / scale.sigma, -DEAD_ZONE / scale.sigma
+    def _best(self, rung: Rung, scale: Scale, known: Correlation) -> Segment:
+        min_mean = (MIN_RISE - DEAD_ZONE) / scale.sigma
+        best = self._focus.best(rung.min_length, rung.min_fraction, min_mean, known.phi, scale.offset(known.phi))
+        return best._replace(score=best.score / known.excess)
+
+    def _known(self, scale: Scale, known: Correlation, raised: float) -> Segment | None:
+        size, slack, offset = SIZE / scale.sigma, -DEAD_ZONE / scale.sigma, scale.offset(known.phi)
 
         def likeliest(min_length: int) -> Segment:
-            return self._focus.likeliest_rise(size, slack, min_length, KNOWN.min_fraction, memory.phi, scale.offset)
+            return self._focus.likeliest_rise(size, slack, min_length, KNOWN.min_fraction, known.phi, offset)
 
-        score = likeliest(KNOWN.min_length).score / memory.excess
+        score = _studentised(likeliest(KNOWN.min_length).score / known.excess, known.num_points)
         # Where it began is another question: a segment that has to be long takes in points of before.
-        return likeliest(SHORT.min_length)._replace(score=score) if score > KNOWN.threshold + raised else None
+        return likeliest(SHORT.min_length)._replace(score=score) if score > KNOWN.threshold * raised else None
+
+
+def _studentised(score: float, num_points: float) -> float:
+    """A log-likelihood ratio where the scatter, too, is only known from so many points: that of Student's t, n/2 log(1 + t^2 / n), score = t^2 / 2."""
+    return num_points / 2 * log1p(2 * score / num_points) if num_points > 0.0 else 0.0
