@@ -24,7 +24,7 @@ demo: $(STAMP) ## train a small model here with a slow rank, and see it found (A
 	$(BIN)/lurcher demo $(ARGS)
 
 test: check ## check, then every test: side by side, but for those that need the machine to themselves
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not alone"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 test-fast: $(STAMP) ## unit and contract tests only

@@ -19,6 +19,7 @@ from lurcher.errors import UserError
 from lurcher.faults import EXAMPLE, Fault, Iterations, fault_from_toml
 from lurcher.layout import Layout
 
+BackendName = Literal["local", "gloo", "nccl"]
 MAX_RANKS = 131_072
 """Largest layout: beyond the biggest clusters there are, and a slip of the pen must not fill the memory."""
 
@@ -135,11 +136,15 @@ class DetectSection(_Section, frozen=True, kw_only=True):
     """Smallest slowdown of a rank's own busy time that makes it a suspect (GREYHOUND: 10 % above the median)."""
 
 
+PolicyName = Literal["observe", "rebalance", "greyhound", "resihp", "joint"]
+
+
 class PlanSection(_Section, frozen=True, kw_only=True):
     """`[plan]`: what may be done."""
 
-    policy: Literal["observe", "rebalance", "relayout"] = "rebalance"
-    """`observe` finds, proves and recommends; `rebalance` also moves micro-batches; `relayout` also layers, tensor shares and ranks, where that is worth its pause."""
+    policy: PolicyName = "rebalance"
+    """`observe` finds, proves and recommends; `rebalance` also moves micro-batches; `greyhound` first moves micro-batches, then swaps nodes and brings
+    stragglers together; `resihp` makes tensor groups smaller, then moves layers, then micro-batches; `joint` looks for the best of all that together."""
     min_gain: float = 1.03
     """A plan is accepted only above this predicted throughput gain over the present layout."""
     cooldown_iterations: int = 8
@@ -159,7 +164,14 @@ class RunSection(_Section, frozen=True, kw_only=True):
     step_deadline_s: float = 60.0
     """A rank that makes no progress for this long ends the job."""
     on_death: Literal["end", "recover"] = "end"
-    """When a rank dies or hangs: `end` the job, or `recover`, which goes on with the others while they hold the whole model."""
+    """When a rank dies or hangs: `end` the job, or `recover`, which goes on with the others while they hold the whole model, or copies of it."""
+    copy_every: int = 10
+    """With `on_death = "recover"`: each rank keeps its state every so many iterations, and another rank's beside it, so that the job can go
+    back to it, at most so far, when the last owner of a part of the model is lost. 0: never, and the job then ends. Takes memory for four states."""
+    backend: BackendName = "local"
+    """What carries tensors between ranks: `local` sockets beside gloo, or torch process groups for everything, on `gloo` or `nccl` (one GPU a rank)."""
+    respawn: bool = False
+    """With `on_death = "recover"`: start a lost rank's process again, which then stands by until a plan uses it; less often the more often it dies."""
     stop_deadline_s: float = 5.0
     """Longest wait for a rank to end when asked; then it is killed."""
     verify_every: int = 10
@@ -270,7 +282,7 @@ _RANGES: Mapping[str, tuple[float, bool, float]] = {
     **dict.fromkeys(("model.ffn_blocks", "model.ffn_block_size", "model.vocab_block_size", "plan.min_gain"), _ONE),
     **dict.fromkeys(("detect.suspect_iterations", "detect.confirm_iterations"), _ONE),
     **dict.fromkeys(("model.num_layers", "job.seed", "optim.weight_decay", "optim.warmup_iterations", "detect.warmup_iterations"), _ZERO),
-    **dict.fromkeys(("pace.token_us", "pace.pair_ns", "pace.head_layers", "plan.cooldown_iterations", "run.verify_every"), _ZERO),
+    **dict.fromkeys(("pace.token_us", "pace.pair_ns", "pace.head_layers", "plan.cooldown_iterations", "run.verify_every", "run.copy_every"), _ZERO),
     **dict.fromkeys(("model.rope_base", "optim.lr", "optim.eps", "optim.clip_norm", "pace.backward_ratio"), _POSITIVE),
     **dict.fromkeys(("run.start_deadline_s", "run.step_deadline_s", "run.stop_deadline_s"), _POSITIVE),
     **dict.fromkeys(("detect.min_slowdown", "detect.rank_slowdown"), _ABOVE_ONE),
@@ -341,6 +353,8 @@ def _check_whole(config: JobConfig) -> None:
         raise UserError(
             f"detect.confirm_iterations is {detect.confirm_iterations}, below detect.suspect_iterations, {detect.suspect_iterations}; a suspicion comes first"
         )
+    if config.run.respawn and config.run.on_death == "end":
+        raise UserError('run.respawn is true, but run.on_death is "end", and then nobody waits for a lost rank; set run.on_death = "recover" as well')
     for fault in config.fault:
         if max(fault.where.ranks) >= world_size:
             raise UserError(f'fault "{fault}" hits rank {max(fault.where.ranks)}, but the layout has ranks 0..{world_size - 1}; choose one of them')

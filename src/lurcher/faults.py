@@ -131,7 +131,7 @@ def fault_from_toml(table: Mapping[str, Any]) -> Fault:
         if key not in _KEYS:
             raise UserError(f'fault: unknown key "{key}"; allowed: {", ".join((*_KEYS, "text"))}')
     if table.get("kind") not in get_args(Kind):
-        raise UserError(f'fault: kind is {table.get("kind", "")!r}; allowed: {", ".join(get_args(Kind))}')
+        raise UserError(f"fault: kind is {table.get('kind', '')!r}; allowed: {', '.join(get_args(Kind))}")
     return _build(table, "fault")
 
 
@@ -182,7 +182,9 @@ def _build(table: Mapping[str, Any], name: str) -> Fault:
             raise UserError(f"{name} begins at {onset} and ends at {end}; give both in iterations, or both in seconds")
         if _number(end) <= _number(onset):
             raise UserError(f"{name} ends at {end}, but begins at {onset}; the end is the first one that is healthy again")
-        duration = Iterations(end.n - onset.n) if isinstance(end, Iterations) and isinstance(onset, Iterations) else Seconds(_number(end) - _number(onset))
+        duration = (
+            Iterations(end.n - onset.n) if isinstance(end, Iterations) and isinstance(onset, Iterations) else Seconds(_number(end) - _number(onset))
+        )
     factor = _factor(table.get("factor"), kind, name)
     period = _when(table["every"], "every", name) if "every" in table else None
     phase = table.get("phase", "")
@@ -230,14 +232,18 @@ def _check(fault: Fault) -> None:
     if fault.where.kind == "link" and len(ranks) != 2:
         raise UserError(f"a link joins two ranks, not {len(ranks)}; write it like link 0-4")
     if fault.where.kind == "link" and kind in ("slow", "stop", "hang") or fault.where.kind == "rank" and kind == "link":
-        raise UserError(f"a fault of kind {kind} cannot hit a {fault.where.kind}; slow, stop and hang hit ranks, link hits a link, ramp and flap hit both")
+        raise UserError(
+            f"a fault of kind {kind} cannot hit a {fault.where.kind}; slow, stop and hang hit ranks, link hits a link, ramp and flap hit both"
+        )
     if not (math.isfinite(fault.factor) and fault.factor >= 1.0):
         raise UserError(f"a fault has the factor {fault.factor}; 1.0 is healthy and 1.8 takes 80 % longer: give 1.0 or more")
     if _number(fault.onset) < 0:
         raise UserError(f"a fault begins at {fault.onset}; 0 is the least")
     for length in (fault.duration, fault.period):
         if length is not None and (type(length) is not type(fault.onset) or _number(length) <= 0):
-            raise UserError(f"a fault begins at {fault.onset} and has the length {length}; both in iterations or both in seconds (12s), and more than 0")
+            raise UserError(
+                f"a fault begins at {fault.onset} and has the length {length}; both in iterations or both in seconds (12s), and more than 0"
+            )
     if kind == "stop" and fault.duration is not None:
         raise UserError("a stopped rank does not come back by itself; remove the end")
     if kind == "hang" and isinstance(fault.duration, Iterations):

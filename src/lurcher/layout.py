@@ -89,6 +89,9 @@ class Layout(msgspec.Struct, frozen=True):
 
     Checked when made: no rank twice; every replica holds every layer once and in order; micro-batches sum up;
     an empty stage has all its micro-batches routed; a route leads to a live stage of another replica that holds the range.
+
+    Where routes couple replicas no fixed pattern says in which order their stages work. `order` may: the text of every stage in order of
+    (replica, stage), as in `model/routes.py`, "" for replicas without routes. Without it `model/program.py` derives one.
     """
 
     num_layers: int
@@ -97,6 +100,7 @@ class Layout(msgspec.Struct, frozen=True):
     standby: tuple[int, ...] = ()
     routes: tuple[Route, ...] = ()
     generation: int = 0
+    order: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -120,9 +124,7 @@ class Layout(msgspec.Struct, frozen=True):
         counts = [end - first for first, end in _even_cuts(num_microbatches, dp)]
         replicas = []
         for d in range(dp):
-            stages = tuple(
-                Stage(tuple((d * pp + s) * tp + t for t in range(tp)), (1,) * tp, (LayerRange(*cuts[s]),)) for s in range(pp)
-            )
+            stages = tuple(Stage(tuple((d * pp + s) * tp + t for t in range(tp)), (1,) * tp, (LayerRange(*cuts[s]),)) for s in range(pp))
             replicas.append(Replica(stages, counts[d]))
         return cls(num_layers, num_microbatches, tuple(replicas))
 
@@ -265,6 +267,9 @@ def _check_layers(layout: Layout, d: int) -> None:
 
 
 def _check_routes(layout: Layout) -> None:
+    num_stages = sum(len(replica.stages) for replica in layout.replicas)
+    if len(layout.order) not in (0, num_stages):
+        raise UserError(f"the layout has an order of work for {len(layout.order)} stages, but {num_stages} stages; give one text a stage, or none")
     routed: dict[int, list[LayerRange]] = {}
     for route in layout.routes:
         if not 0 <= route.microbatch < layout.num_microbatches:

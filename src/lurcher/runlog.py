@@ -85,6 +85,23 @@ class RunWriter:
             raise ValueError(f"events are rows of records.EVENT under one of {get_args(EventLabel)}, not {events.dtype} under {label!r}")
         _replace(self.path / "events" / f"{iteration:06d}-{label}.parquet", _to_parquet(events))
 
+    def go_back(self, iteration: int) -> None:
+        """Forget the rows and events of `iteration` and all after it: they are computed again, perhaps by other ranks. What was decided stays.
+
+        Parts on the disk are replaced whole, by emptier ones, so that whoever reads meanwhile finds every file that it has listed.
+        """
+        self._flush()
+        for part in sorted((self.path / "iterations").glob("*.parquet"), reverse=True):
+            rows = _from_parquet(part, ITERATION)
+            if not len(rows):
+                continue
+            if (rows["index"] < iteration).all():
+                break
+            _replace(part, _to_parquet(rows[rows["index"] < iteration]))
+        for window in (self.path / "events").glob("*.parquet"):
+            if int(window.name.split("-")[0]) >= iteration:
+                window.unlink()
+
     def decide(self, decision: Decision) -> None:
         """Append a decision; it is on disk when this returns."""
         _append(self.path / "decisions.jsonl", msgspec.json.encode(decision, enc_hook=_plain) + b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from lurcher.config import JobConfig
 from lurcher.errors import LurcherError
 from lurcher.layout import Layout
 from lurcher.probe.recorder import Recorder
+from lurcher.runtime.backend import Backend
 from lurcher.runtime.engine import Engine
 from lurcher.runtime.instruments import NullDevice
 
@@ -27,7 +29,7 @@ DEADLINE_S = 150.0
 
 
 class Job(NamedTuple):
-    """`iterations` of training; `splits` and `layouts` are pairs of an iteration and what is adopted before it."""
+    """`iterations` of training; `splits` and `layouts` are pairs of an iteration and what is adopted before it. Each rank has its own copy of `backend`."""
 
     name: str
     config: JobConfig
@@ -35,6 +37,7 @@ class Job(NamedTuple):
     iterations: int = 10
     splits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     layouts: tuple[tuple[int, Layout], ...] = ()
+    backend: Backend | None = None
 
     @property
     def all_ranks(self) -> tuple[int, ...]:
@@ -64,8 +67,8 @@ class RankResult(NamedTuple):
     received_bytes: list[int]
 
 
-def run_jobs(jobs: list[Job]) -> dict[str, dict[int, RankResult]]:
-    """Results by job and rank. Every wait has a deadline; nothing is left running."""
+def run_jobs(jobs: list[Any], run: Callable[[Any, int, TCPStore], Any] | None = None) -> dict[str, dict[int, Any]]:
+    """Results by job and rank, of `run` or run_rank. Every wait has a deadline; nothing is left running."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch._dynamo", "lurcher.runtime.engine"])
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
@@ -77,12 +80,12 @@ def run_jobs(jobs: list[Job]) -> dict[str, dict[int, RankResult]]:
     try:
         for rank in range(world_size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, store.port, jobs, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(rank, store.port, jobs, theirs, run or run_rank), daemon=True)
             process.start()
             theirs.close()
             processes.append(process)
             pipes.append(ours)
-        results: dict[str, dict[int, RankResult]] = {job.name: {} for job in jobs}
+        results: dict[str, dict[int, Any]] = {job.name: {} for job in jobs}
         for job in jobs:
             for rank in job.all_ranks:
                 results[job.name][rank] = _receive(pipes[rank], deadline, f"job {job.name} on rank {rank}")
@@ -104,14 +107,14 @@ def _receive(pipe: Connection, deadline: float, what: str) -> Any:
     return result
 
 
-def _serve(rank: int, port: int, jobs: list[Job], pipe: Connection) -> None:
+def _serve(rank: int, port: int, jobs: list[Any], pipe: Connection, run: Callable[[Any, int, TCPStore], Any]) -> None:
     torch.set_num_threads(1)
     store = TCPStore(LOOPBACK, port, is_master=False)
     for job in jobs:
         if rank not in job.all_ranks:
             continue
         try:
-            pipe.send(run_rank(job, rank, store))
+            pipe.send(run(job, rank, store))
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, AssertionError, LurcherError):
             pipe.send(traceback.format_exc())
             return
@@ -121,7 +124,9 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
     """One rank's part of a job."""
     recorder = Recorder(rank)
     beats: list[tuple[int, int]] = []
-    engine = Engine(job.config, job.layout, rank, store, recorder, NullDevice(), lambda *beat: beats.append(beat), GROUP_TIMEOUT_S)
+    engine = Engine(
+        job.config, job.layout, rank, store, recorder, NullDevice(), lambda *beat: beats.append(beat), GROUP_TIMEOUT_S, backend=job.backend
+    )
     grads: dict[str, torch.Tensor] = {}
     losses, norms, rates, events, generations, received_bytes = [], [], [], [], [], []
     for iteration in range(job.iterations):

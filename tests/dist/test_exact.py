@@ -20,7 +20,6 @@ from lurcher.records import Op
 from lurcher.runtime.engine import Engine
 from lurcher.runtime.instruments import NullDevice
 
-pytestmark = pytest.mark.xdist_group("exact")  # one set of processes for all of them
 NUM_MICROBATCHES = 8
 NUM_LAYERS = 4
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from lurcher.errors import DeadlineExpired, LurcherError
 from lurcher.layout import LayerRange, Stage
 from lurcher.probe.recorder import Recorder
 from lurcher.records import Op
+from lurcher.runtime.backend import Interrupted
 from lurcher.runtime.instruments import Instruments, NullDevice
 from lurcher.runtime.links import HOP, Links
 from lurcher.runtime.tensor_parallel import TensorGroup
@@ -153,6 +156,34 @@ def test_a_peer_that_takes_nothing_is_sent_to_until_the_deadline():
 def test_a_rank_that_never_connects_is_named():
     with pytest.raises(DeadlineExpired, match=r"ranks \[1\]"):
         Links(0, {1}, HashStore(), TIMEOUT_S, 0.1)
+
+
+@pytest.mark.parametrize("waits_for", ["a message", "a peer that takes nothing", "a connection"])
+def test_an_interruption_ends_a_wait_long_before_its_deadline(waits_for):
+    interrupted, done = threading.Event(), threading.Event()
+
+    def join(rank: int) -> str:
+        with closing(Links(rank, {1 - rank}, store, TIMEOUT_S, TIMEOUT_S, interrupted.is_set)) as links:
+            if rank == 1:
+                assert done.wait(TIMEOUT_S)
+                return "peer"
+            threading.Timer(0.1, interrupted.set).start()
+            if waits_for == "a message":
+                links.receive(1, HOP, 0, torch.empty(1))
+            links.send(1, HOP, 0, torch.ones(50 * LARGE))
+            return "went on"
+
+    store, begin_s = HashStore(), time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(join, 0)
+        if waits_for == "a connection":
+            threading.Timer(0.1, interrupted.set).start()
+        else:
+            pool.submit(join, 1)
+        with pytest.raises(Interrupted, match="rank 0"):
+            first.result()
+        done.set()
+    assert time.monotonic() - begin_s < TIMEOUT_S / 2
 
 
 def test_a_stranger_who_connects_is_turned_away():

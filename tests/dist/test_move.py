@@ -17,7 +17,6 @@ from test_exact import NUM_LAYERS, NUM_MICROBATCHES, TP2, built, make_config, un
 from lurcher.layout import LayerRange, Layout, Replica, Stage
 from lurcher.runtime.shapes import held_tensors
 
-pytestmark = pytest.mark.xdist_group("move")  # one set of processes for all of them
 RANDOM_CHAINS = 6
 MAX_TP = 4
 """Atoms of the smallest kind: every rank of a stage needs one."""

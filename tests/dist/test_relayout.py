@@ -15,7 +15,8 @@ from lurcher.faults import parse_fault
 from lurcher.layout import LayerRange, Layout, Replica, Stage
 from lurcher.records import WORKLOAD, BenchResult, Place
 from lurcher.runtime.messages import Border
-from lurcher.runtime.reports import Outcome, StepReport
+from lurcher.runtime.messages import Cut
+from lurcher.runtime.reports import Outcome, Resumption, StepReport
 from lurcher.runtime.supervisor import Supervisor
 from lurcher.track.reduce import reduce_events
 
@@ -56,9 +57,9 @@ class Changing:
     def benched(self, results: tuple[BenchResult, ...], missing: tuple[int, ...]) -> None:
         raise AssertionError("no benchmark was asked for")
 
-    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str) -> Layout | None:
+    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str, cut: Cut | None) -> Resumption | None:
         self.lost_ranks.append(ranks)
-        return self._without.get(ranks)
+        return Resumption(self._without[ranks], None) if ranks in self._without else None
 
     def resumed(self, layout: Layout, iteration: int, pause_s: float) -> None:
         assert pause_s > 0

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
-from lurcher.config import DetectSection, PlanSection
+from lurcher.config import DetectSection, ModelSection, PlanSection
 from lurcher.control.background import Planner
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.orders import BenchReport, Outbox, PlanReport, StepSummary
+from lurcher.control.death import plan_without
+from lurcher.control.orders import BenchReport, Outbox, PlanReport, RanksLost, StepSummary
 from lurcher.layout import Layout
 from lurcher.model.critical_path import compile_schedule, finish_times
+from lurcher.model.price import price
+from lurcher.model.rates import Rates
 from lurcher.model.schedule import schedule_text
-from lurcher.records import CHUNK, ITERATION, WORKLOAD, BenchResult, Component, Op
+from lurcher.records import CHUNK, ITERATION, WORKLOAD, BenchResult, Component, Op, Reconfiguration
 
 SEQ_LEN = 64
 OVERHEAD_S = 0.03
@@ -55,10 +59,12 @@ class PaperJob:
         longest_s = 0.0
         for d, replica in enumerate(layout.replicas):
             chunks.append(self._replica_chunks(iteration, layout, d, workload))
-            if replica.microbatches:
+            if replica.microbatches and not layout.routes:
                 times = [self._stage_times(chunks[-1], layout, d, phase) for phase in (Op.FORWARD, Op.BACKWARD)]
                 order = compile_schedule(schedule_text("1f1b", len(replica.stages), replica.microbatches))
                 longest_s = max(longest_s, float(np.max(finish_times(order, *times, 2e-4).makespan_s)))
+        if layout.routes:
+            longest_s = self._routed_s(iteration, layout, workload)
         duration_s = (longest_s + OVERHEAD_S) * (1 + 0.5 * self.noise * self.rng.standard_normal())
         every = np.concatenate(chunks)
         return StepSummary(iteration, layout, _rows(iteration, layout, every, workload, duration_s), every, workload, duration_s, pause_s)
@@ -66,12 +72,15 @@ class PaperJob:
     def _replica_chunks(self, iteration: int, layout: Layout, d: int, workload: np.ndarray) -> np.ndarray:
         parts = []
         for s, stage in enumerate(layout.replicas[d].stages):
+            here = list(layout.microbatches_of(d))
+            if layout.routes:
+                here = [m for m in range(layout.num_microbatches) if layout.executor(m, stage.chunks[0].first) == (d, s)]
             layers = stage.num_layers + (0.2 if s == len(layout.replicas[d].stages) - 1 else 0.0)
             for rank, share in zip(stage.ranks, stage.shares, strict=True):
                 for phase, ratio in ((Op.FORWARD, 1.0), (Op.BACKWARD, 2.0)):
-                    mine = np.zeros(layout.split[d], CHUNK)
+                    mine = np.zeros(len(here), CHUNK)
                     mine["rank"], mine["phase"] = rank, phase
-                    mine["microbatch"] = np.array(list(layout.microbatches_of(d)))
+                    mine["microbatch"] = here
                     work = workload[mine["microbatch"]]
                     layer_s = 150e-6 * work["num_tokens"] ** 0.99 + 1e-6 * work["sum_len_sq"] ** 0.97
                     busy_s = (2e-4 + layers * share / sum(stage.shares) * ratio * layer_s) * self.factor(rank, iteration)
@@ -79,6 +88,12 @@ class PaperJob:
                     mine["transfer_s"], mine["gap_s"] = 4e-4, 2e-4
                     parts.append(mine)
         return np.concatenate(parts)
+
+    def _routed_s(self, iteration: int, layout: Layout, workload: np.ndarray) -> float:
+        """What the planner's price says for average micro-batches: routes couple replicas, which no walk of one pipeline shows."""
+        forward_s = float(np.mean(150e-6 * workload["num_tokens"] ** 0.99 + 1e-6 * workload["sum_len_sq"] ** 0.97))
+        factors = {rank: self.factor(rank, iteration) for rank in layout.ranks}
+        return price(layout, Rates(forward_s=forward_s, backward_s=2 * forward_s, head_layers=0.2, launch_s=1e-3, slowdown=factors)).iteration_s
 
     def _stage_times(self, chunks: np.ndarray, layout: Layout, d: int, phase: Op) -> np.ndarray:
         stages = []
@@ -109,15 +124,30 @@ def _rows(iteration: int, layout: Layout, chunks: np.ndarray, workload: np.ndarr
 
 
 def drive(
-    job: PaperJob, num_iterations: int, plan: PlanSection | None = None, planner: Planner | None = None, thinks: int = 1
+    job: PaperJob,
+    num_iterations: int,
+    plan: PlanSection | None = None,
+    planner: Planner | None = None,
+    thinks: int = 1,
+    *,
+    num_atoms: int = 1,
+    deaths: dict[int, tuple[int, ...]] | None = None,
+    returns: dict[int, tuple[int, ...]] | None = None,
 ) -> tuple[Coordinator, list[Outbox]]:
-    """Run the job on paper to its end; returns the coordinator and everything it said. A planner answers after `thinks` iterations."""
-    coordinator = Coordinator(DetectSection(), plan or PlanSection(), job.layout, "1f1b", emulated=True)
+    """Run the job on paper to its end; returns the coordinator and everything it said. A planner answers after `thinks` iterations.
+
+    `deaths` and `returns`: ranks that are gone, or stand by again, from an iteration on.
+    """
+    coordinator = Coordinator(DetectSection(), plan or PlanSection(), job.layout, "1f1b", emulated=True, num_atoms=num_atoms)
     layout, out, said, pause_s = job.layout, Outbox(), [], 0.0
     answers: list[tuple[int, PlanReport]] = []
     for iteration in range(num_iterations):
         while answers and answers[0][0] <= iteration:
             said.append(coordinator.step(float(iteration), answers.pop(0)[1]))
+        if deaths and iteration in deaths:
+            layout, out, pause_s = _without(coordinator, layout, deaths[iteration], iteration, said), Outbox(), 0.0
+        if returns and iteration in returns:
+            layout = msgspec.structs.replace(layout, standby=(*layout.standby, *returns[iteration]), generation=layout.generation + 1)
         step = job.step(iteration, layout, pause_s)
         border, out = out, coordinator.step(float(iteration), step)
         said.append(out)
@@ -131,3 +161,16 @@ def drive(
         if border.layout is not None:
             layout, pause_s = border.layout, 0.01
     return coordinator, said
+
+
+NUM_ATOMS = 8
+
+
+def _without(coordinator: Coordinator, layout: Layout, lost: tuple[int, ...], iteration: int, said: list[Outbox]) -> Layout:
+    """As the supervisor does it: the plan for those who are left, and then a word to the coordinator."""
+    model = ModelSection(num_layers=layout.num_layers, num_kv_heads=NUM_ATOMS)
+    plan, _ = plan_without(model, layout, lost, coordinator.view.rates(coordinator.watchlist.slowdown), "1f1b")
+    assert plan is not None
+    done = Reconfiguration(plan, plan.layout.generation, iteration, 0.2, 0, "applied", plan.reason)
+    said.append(coordinator.step(float(iteration), RanksLost(iteration, lost, done)))
+    return plan.layout

@@ -150,3 +150,9 @@ def test_a_file_that_cannot_be_read_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("[job]\nseed = 3\n\n[layout]\ntp =\n")
     with pytest.raises(UserError, match=r"job.toml is not valid TOML: .*line 5"):
         load_config(tmp_path / "job.toml")
+
+
+def test_respawn_needs_recovery() -> None:
+    with pytest.raises(UserError, match=r'run\.respawn is true, but run\.on_death is "end".*set run\.on_death = "recover"'):
+        config_from_toml_text("[run]\nrespawn = true\n")
+    assert config_from_toml_text('[run]\nrespawn = true\non_death = "recover"\n').run.respawn

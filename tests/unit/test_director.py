@@ -17,6 +17,7 @@ from lurcher.control.coordinator import Coordinator
 from lurcher.control.director import LiveDirector
 from lurcher.control.orders import Outbox, PlanReport, StepSummary
 from lurcher.control.protocols import Snapshot
+from lurcher.control.respawn import COOL_DOWN_S
 from lurcher.layout import Layout
 from lurcher.model.rates import Rates
 from lurcher.plan.problem import Problem
@@ -160,3 +161,17 @@ def test_planning_happens_beside_the_training(run: RunWriter) -> None:
         if told:
             break
     assert [message.problem for message in told] == [problem]
+
+
+def test_a_lost_rank_is_wanted_back_after_its_cool_down_and_said_to_be_back(run: RunWriter) -> None:
+    clock, watch, config = FakeClock(), Notes(), JobConfig()
+    coordinator = Coordinator(config.detect, config.plan, LAYOUT, "1f1b", emulated=True)
+    mine = LiveDirector(settled(config), LAYOUT, coordinator, workload, run, watch, clock, no_plans)
+    mine.started({0: 10, 1: 11})
+    assert mine.returning((1,)) == ()
+    clock.sleep_s(COOL_DOWN_S)
+    assert mine.returning((1,)) == (1,)
+    mine.revived(1, 99)
+    assert json.loads((run.path / "state.json").read_text())["ranks"] == {"0": 10, "1": 99}
+    said = [decision.reason for decision in RunReader(run.path).decisions()]
+    assert said == watch.notes and "started again" in said[0] and "pid 99" in said[1]

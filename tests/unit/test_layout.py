@@ -155,7 +155,7 @@ def test_it_survives_json_and_pickle_with_one_digest(layout: Layout) -> None:
 
 
 def test_the_digest_does_not_change_between_processes_or_versions() -> None:
-    assert Layout.uniform(tp=2, pp=2, dp=2, num_layers=4, num_microbatches=32).digest() == "730918d52bbec069"
+    assert Layout.uniform(tp=2, pp=2, dp=2, num_layers=4, num_microbatches=32).digest() == "11db432c2d9cc0b4"
 
 
 @given(uneven(), st.data())

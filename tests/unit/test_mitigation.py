@@ -6,15 +6,17 @@ import copy
 import itertools
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from tests.unit.paper_job import PaperJob, drive
 
 from lurcher.config import PlanSection
-from lurcher.control.advice import best_of_levels, level_of
+from lurcher.control.advice import best_of_levels
 from lurcher.control.coordinator import Coordinator
 from lurcher.control.measured import measured_rates
 from lurcher.control.orders import Outbox, PlanReport
-from lurcher.layout import Layout
+from lurcher.control.policies import POLICIES
+from lurcher.layout import Layout, Replica, Stage
 from lurcher.model.price import price
 from lurcher.plan.joint import plan_all
 from lurcher.plan.problem import Problem
@@ -94,7 +96,7 @@ def test_the_planner_itself_is_asked_with_measured_rates() -> None:
     (done,) = coordinator.reconfigurations
     assert recorded.value["bound_s"] <= recorded.value["predicted_s"] < done.plan.predicted_s
     (problem,) = [out.problem for out in said if out.problem is not None]
-    split = best_of_levels(plan_all(problem), 1.03)["rebalance"]
+    split = best_of_levels(plan_all(problem), problem.layout, POLICIES["rebalance"], 1.03)["rebalance"]
     assert max(abs(a - b) for a, b in zip(split.layout.split, done.plan.layout.split, strict=True)) <= 1
     assert split.predicted_s == pytest.approx(done.plan.predicted_s, rel=0.03)
 
@@ -167,14 +169,32 @@ def test_measured_rates_price_like_the_model_they_come_from(tp: int, pp: int, dp
 
 def test_plans_are_sorted_into_levels_by_their_dearest_action(mitigated: tuple[Coordinator, Problem]) -> None:
     plans = planner()(mitigated[1])
-    assert [level_of(plan) for plan in plans] == ["relayout", "relayout", "restart", "rebalance", ""]
-    best = best_of_levels(plans, 1.03)
+    assert [POLICIES["joint"].level_of(plan) for plan in plans] == ["relayout", "relayout", "restart", "rebalance", ""]
+    best = best_of_levels(plans, GRID, POLICIES["joint"], 1.03)
     assert best["relayout"] is plans[0] and set(best) == {"rebalance", "relayout", "restart"}
-    assert set(best_of_levels(plans, 1.2)) == {"rebalance", "relayout"}, "a restart is not worth its price beside the relayout"
+    assert set(best_of_levels(plans, GRID, POLICIES["joint"], 1.2)) == {"rebalance", "relayout"}, (
+        "a restart is not worth its price beside the relayout"
+    )
 
 
-def test_with_the_relayout_policy_layers_and_ranks_move_too_and_come_back() -> None:
-    coordinator, _ = drive(PaperJob(GRID, [(5, 2.5, 25, 110)]), 160, PlanSection(policy="relayout"), plan_all)
+def test_of_plans_that_are_about_as_fast_the_one_that_moves_least_is_taken() -> None:
+    first, second = GRID.replicas[0].stages
+    uneven = msgspec.structs.replace(second, shares=(3, 1))
+
+    def plan(predicted_s: float, *changed: Stage) -> Plan:
+        stages = (changed[0] if changed else first, changed[1] if len(changed) > 1 else second)
+        layout = msgspec.structs.replace(GRID, replicas=(Replica(stages, 16), GRID.replicas[1]), generation=1)
+        return Plan(layout, (Action("tensor", "shares"),), 2.0, predicted_s, 0.5, 0.1, 0, "")
+
+    other = msgspec.structs.replace(first, shares=(2, 1))
+    much, little = plan(1.0, other, uneven), plan(1.004, first, uneven)
+    assert best_of_levels([much, little], GRID, POLICIES["joint"], 1.03) == {"relayout": little}
+    assert best_of_levels([much, plan(1.02, first, uneven)], GRID, POLICIES["joint"], 1.03) == {"relayout": much}
+    assert best_of_levels([plan(1.99)], GRID, POLICIES["joint"], 1.03) == {}, "hardly faster than the present layout"
+
+
+def test_with_the_joint_policy_layers_and_ranks_move_too_and_come_back() -> None:
+    coordinator, _ = drive(PaperJob(GRID, [(5, 2.5, 25, 110)]), 160, PlanSection(policy="joint"), plan_all)
     split, relayout, back = coordinator.mitigation.done
     assert {a.kind for a in split.plan.actions} == {"split"}
     assert {a.kind for a in relayout.plan.actions} - {"split"} and relayout.plan.predicted_s < split.plan.predicted_s
@@ -185,6 +205,6 @@ def test_with_the_relayout_policy_layers_and_ranks_move_too_and_come_back() -> N
 
 
 def test_recovery_of_a_rank_on_standby_is_tested_seldom() -> None:
-    _, said = drive(PaperJob(GRID, [(5, 2.5, 25, 110)]), 110, PlanSection(policy="relayout"), plan_all)
+    _, said = drive(PaperJob(GRID, [(5, 2.5, 25, 110)]), 110, PlanSection(policy="joint"), plan_all)
     tested = [d.iteration for d in decisions(said, "finding") if d.iteration > 40]
     assert len(tested) == 3 and min(b - a for a, b in itertools.pairwise(tested)) >= 20

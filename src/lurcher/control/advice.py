@@ -1,13 +1,14 @@
-"""What could be done about the present faults beyond moving micro-batches: the planner's answer as levels of the ladder."""
+"""What could be done about the present faults: the planner's answer as levels of the ladder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
-from lurcher.control.measured import measured_rates
+import msgspec
+
 from lurcher.control.orders import PlanReport
+from lurcher.control.policies import LEVELS, REBALANCE, Policy
 from lurcher.control.view import View
 from lurcher.layout import Layout
 from lurcher.plan.durations import Durations, learned_levels
@@ -16,10 +17,8 @@ from lurcher.plan.moves import SwitchCosts
 from lurcher.plan.problem import Problem
 from lurcher.records import Cause, Plan
 
-REBALANCE, RELAYOUT, RESTART = "rebalance", "relayout", "restart"
-LEVELS = (REBALANCE, RELAYOUT, RESTART)
-"""In order of cost, each a superset of what the one before it may do."""
-_LEVEL_OF = MappingProxyType({"split": REBALANCE, "restart": RESTART})
+AS_FAST = 1.005
+"""Plans this close to each other count as equally fast: no rate is measured better."""
 
 
 class Advice(NamedTuple):
@@ -27,27 +26,30 @@ class Advice(NamedTuple):
 
     problem: Problem
     healthy_s: float
-    plans: dict[str, Plan]
+    policy: Policy
+    plans: Mapping[str, Plan]
 
-    def answered(self, report: PlanReport, min_gain: float, *, adoptable_only: bool) -> Advice:
-        """The same with the plans of a report, or with those of them that the engine can carry out."""
-        plans = [plan for plan in report.plans if not adoptable_only or is_adoptable(plan.layout)]
-        return self._replace(plans=best_of_levels(plans, min_gain))
+    def answered(self, report: PlanReport, min_gain: float) -> Advice:
+        """The same with the best plan of each level; of levels that are carried out only what the engine can adopt."""
+        plans = [plan for plan in report.plans if self.policy.level_of(plan) not in self.policy.carried_out or is_adoptable(plan.layout)]
+        return self._replace(plans=best_of_levels(plans, self.problem.layout, self.policy, min_gain))
 
-    def levels(self, rebalance_s: float, known: Durations, rho: float) -> tuple[Level, ...]:
-        """The ladder: rebalancing, which costs `rebalance_s` as measured, then what the planner found, at its predicted pause.
+    def levels(self, proof_s: float, border_s: float, known: Durations, rho: float) -> tuple[Level, ...]:
+        """The ladder, at costs as measured or planned: `proof_s`, the pause of the benchmark, is paid with the first level whatever it is.
 
-        Without an answer rebalancing stands alone, at break-even: what it leaves is not known.
+        Rebalancing, which costs `border_s`, needs no answer: without one it stands alone, at break-even, for what it leaves is not known.
         """
+        first = (Level(REBALANCE, proof_s + border_s),) if REBALANCE in self.policy.levels else ()
         if not self.plans:
-            return (Level(REBALANCE, rebalance_s),)
+            return first
         present_s = next(iter(self.plans.values())).present_s
-        by_rebalancing_s = self.plans[REBALANCE].predicted_s if REBALANCE in self.plans else present_s
-        found, left = [Level(REBALANCE, rebalance_s)], [self._lost(present_s), self._lost(by_rebalancing_s)]
-        for name in (RELAYOUT, RESTART):
-            if name in self.plans:
-                found.append(Level(name, max(self.plans[name].pause_s, found[-1].cost_s)))
-                left.append(self._lost(self.plans[name].predicted_s))
+        found, left = list(first), [self._lost(present_s)]
+        if first:
+            left.append(self._lost(self.plans[REBALANCE].predicted_s if REBALANCE in self.plans else present_s))
+        for name, plan in self.plans.items():
+            if name != REBALANCE:
+                found.append(Level(name, max(plan.pause_s, found[-1].cost_s) if found else proof_s + plan.pause_s))
+                left.append(self._lost(plan.predicted_s))
         return learned_levels(found, left, known, rho)
 
     def _lost(self, iteration_s: float) -> float:
@@ -58,7 +60,7 @@ class Advice(NamedTuple):
 class Question(NamedTuple):
     """What the planner is asked about: the layout in force, and the healthy one that losses are measured against.
 
-    `border_s` is the measured pause of a change that moves no state, `remaining_s` how long the faults will last.
+    `costs` are the pauses as measured so far, `remaining_s` is how long the faults will last; ranks in `untested` stand by, and nothing is known of them yet.
     """
 
     layout: Layout
@@ -66,45 +68,54 @@ class Question(NamedTuple):
     schedule: str
     causes: Sequence[Cause]
     num_atoms: int
-    border_s: float
+    costs: SwitchCosts
     remaining_s: float
+    untested: tuple[int, ...] = ()
 
 
-def ask(question: Question, view: View, slowdown: Mapping[int, float]) -> Advice:
+def ask(question: Question, policy: Policy, view: View, slowdown: Mapping[int, float]) -> Advice:
     """The question as a problem, with the rates measured so far."""
     healthy_s = view.mean_expected_s(question.home, {})
     problem = Problem(
         layout=question.layout,
-        rates=measured_rates(view.model, question.layout, view.recent_workload(), slowdown),
+        rates=msgspec.structs.replace(view.rates(slowdown), dead=question.untested),  # neither to be used nor asked for state
         schedule=question.schedule,
         causes=tuple(question.causes),
         num_atoms=question.num_atoms,
-        costs=SwitchCosts(border_s=question.border_s),
+        costs=question.costs,
         remaining_iterations=max(1.0, question.remaining_s / healthy_s),
     )
-    return Advice(problem, healthy_s, {})
+    return Advice(problem, healthy_s, policy, {})
 
 
 def is_adoptable(layout: Layout) -> bool:
-    """Whether the engine can carry a layout out: every micro-batch at home, and one chunk of layers a stage."""
-    return not layout.routes and all(stage.ranks and len(stage.chunks) == 1 for _, _, stage in layout.stages())
+    """Whether the engine can carry a layout out, routes and empty stages included: it runs one chunk of layers a stage."""
+    return all(len(stage.chunks) == 1 for _, _, stage in layout.stages())
 
 
-def level_of(plan: Plan) -> str:
-    """The level that a plan belongs to: that of its dearest action; "" for keeping the layout."""
-    kinds = {action.kind for action in plan.actions} - {"keep"}
-    return max((_LEVEL_OF.get(kind, RELAYOUT) for kind in kinds), key=LEVELS.index, default="")
+def best_of_levels(plans: Sequence[Plan], present: Layout, policy: Policy, min_gain: float) -> dict[str, Plan]:
+    """The best plan of each level; each `min_gain` times as fast as the present layout and the cheaper levels.
 
-
-def best_of_levels(plans: Sequence[Plan], min_gain: float) -> dict[str, Plan]:
-    """The fastest plan of each level, of equally fast ones the first; a dearer level only if it is `min_gain` times as fast as the cheaper ones."""
-    best: dict[str, Plan] = {}
+    Of those that are about as fast as the fastest it is the one that gives the fewest ranks something else to hold.
+    """
+    found: dict[str, list[Plan]] = {}
     for plan in plans:
-        name = level_of(plan)
-        if name and (name not in best or plan.predicted_s < best[name].predicted_s):
-            best[name] = plan
+        found.setdefault(policy.level_of(plan), []).append(plan)
     worth: dict[str, Plan] = {}
     for name in LEVELS:
-        if name in best and all(best[name].predicted_s * min_gain <= cheaper.predicted_s for cheaper in worth.values()):
-            worth[name] = best[name]
+        fastest_s = min((plan.predicted_s for plan in found.get(name, ())), default=float("inf"))
+        near = [plan for plan in found.get(name, ()) if plan.predicted_s <= fastest_s * AS_FAST]
+        best = min(near, key=lambda plan: (_num_moved(present, plan.layout), plan.predicted_s), default=None)
+        if best is not None and all(best.predicted_s * min_gain <= slower_s for slower_s in (best.present_s, *_times(worth))):
+            worth[name] = best
     return worth
+
+
+def _num_moved(before: Layout, after: Layout) -> int:
+    """Ranks that hold other layers, or another part of them."""
+    held = {rank: (stage.chunks, stage.ranks, stage.shares) for _, _, stage in before.stages() for rank in stage.ranks}
+    return sum(held.get(rank) != (stage.chunks, stage.ranks, stage.shares) for _, _, stage in after.stages() for rank in stage.ranks)
+
+
+def _times(plans: Mapping[str, Plan]) -> tuple[float, ...]:
+    return tuple(plan.predicted_s for plan in plans.values())

@@ -14,11 +14,12 @@ import msgspec
 from lurcher.config import DetectSection, PlanSection
 from lurcher.control.episode import Episode
 from lurcher.control.mitigation import Mitigation
+from lurcher.control.newcomers import Newcomers
 from lurcher.control.orders import BenchReport, Message, Outbox, PlanReport, RanksLost, StepSummary
 from lurcher.control.validation import Validation
 from lurcher.control.view import View
 from lurcher.control.watchlist import Watchlist
-from lurcher.detect.default import DefaultDetector
+from lurcher.detect.default import NAME, DefaultDetector
 from lurcher.layout import Layout
 from lurcher.localize.cohort import suspects
 from lurcher.plan.problem import Problem
@@ -30,6 +31,9 @@ UNEXPLAINED_ITERATIONS = 20
 """A slowdown that no part explains becomes an event once it lasts this long. Until then every iteration looks for a suspect
 anew; if the level comes back before, nothing was worth an event (a busy host slows all ranks alike for a while)."""
 
+NEW_LEVEL = 1.12
+"""After a change the iterations take so much of what is expected: more than the prediction for another layout is off."""
+
 
 class Coordinator:
     """State of one job's diagnosis. `step` is a function of what it was told so far, and of nothing else.
@@ -39,8 +43,9 @@ class Coordinator:
 
     def __init__(self, detect: DetectSection, plan: PlanSection, layout: Layout, schedule: str, *, emulated: bool, num_atoms: int = 1) -> None:
         self._detect = detect
-        self.view = View(detect, schedule)
+        self.view = View(detect, schedule, layout)
         self.watchlist = Watchlist()
+        self.newcomers = Newcomers()
         self.mitigation = Mitigation(plan, layout, schedule, num_atoms)
         self.episodes: list[Episode] = []
         self._validation = Validation(detect, emulated=emulated)
@@ -52,6 +57,7 @@ class Coordinator:
         self._keep = ""
         self._unexplained: ChangePoint | None = None
         self._benched = False
+        self._rebased: int | None = None
         self.state = "observe"
         self.reason = "learning what a healthy iteration costs"
 
@@ -96,20 +102,26 @@ class Coordinator:
             change = self._detector.update(residual, iteration)
             if change is not None and not bench:
                 bench = self._take_change(change, step)
+        bench = bench or self._check_new_level(step)
         if self.state == "suspect" and self._detector.state not in ("suspect", "worse"):
             self._rest("the suspicion passed before it could be confirmed")
         if bench or self._validation.busy:
             return bench
-        return self._explain(step) or self._recheck_healed(step)
+        return self._explain(step) or self._recheck_healed(step) or self._test_newcomers(step)
 
     def _note_new_layout(self, step: StepSummary) -> None:
         if self._benched and step.pause_s:
             self.mitigation.note_validation(step.pause_s)
         self._benched = False
-        done = self.mitigation.observe_layout(step)
+        done, joined = self.mitigation.observe_layout(step)
+        self.view.rehome(self.mitigation.home)
+        if joined:
+            self.newcomers.come(joined, step.iteration)
+            self._decide("note", f"{_ranks(joined)} came to the job and stands by; to be tested before it gets work")
+            self._rebase(self._iteration)
         if done is not None:
             self._decide("reconfiguration", done.reason, done)
-            self._detector.rebase()
+            self._rebase(self._iteration)
             for rank in self.watchlist.slowdown.keys() - set(step.layout.ranks):
                 self.watchlist.postpone(rank, step.iteration)
 
@@ -126,6 +138,26 @@ class Coordinator:
             return ()
         self._keep = "slow"
         return self._localize(change, step)
+
+    def _rebase(self, iteration: int) -> None:
+        """The layout or what is expected of it is another: the detector learns the level anew, from `iteration` on."""
+        self._detector.rebase()
+        self._rebased = iteration
+
+    def _check_new_level(self, step: StepSummary) -> tuple[int, ...]:
+        """A fault that began while the detector learned a new level is part of that level; its rank stands out all the same."""
+        if self._rebased is None or self._detector.state == "learning":
+            return ()
+        since, self._rebased = self._rebased, None
+        level = self._detector.level
+        if level < NEW_LEVEL:
+            return ()
+        change = ChangePoint(since, step.iteration, 1.0, level, level, "slower", "confirmed", NAME, level)
+        found, _ = self._suspects(change, step)
+        if not found or self._validation.busy:
+            return ()
+        self._decide("change_point", _say_change(change), change)
+        return self._accuse(change, found, step)
 
     def _localize(self, change: ChangePoint, step: StepSummary) -> tuple[int, ...]:
         """Who is it? Suspects are to be tested; a change without any waits for one, or for its end."""
@@ -209,7 +241,7 @@ class Coordinator:
                 self.watchlist.add(rank, max(1.0, own.get(rank, finding.slowdown)))
         self.mitigation.charge(self.view.lost_since(episode.onset) if episode else 0.0)
         self._enter("mitigate", f"{', '.join(f'rank {r}' for f in proven for r in f.component.ranks)} proven slow")
-        self._detector.rebase()
+        self._rebase(self._iteration)
 
     def _recheck_healed(self, step: StepSummary) -> tuple[int, ...]:
         healed, idle = self.watchlist.healed(step.iteration), self.watchlist.idle(step.iteration, step.layout.ranks)
@@ -225,14 +257,28 @@ class Coordinator:
     def _take_recovery(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
             for rank in finding.component.ranks:
+                if rank in self.newcomers:
+                    self._take_newcomer(rank, finding)
+                    continue
                 if finding.proven:
                     self.watchlist.still_slow(rank, self._iteration)
                     continue
                 end = max(self.view.last_slow(rank), self.watchlist.last_test(rank))
                 self.watchlist.remove(rank)
+                self._rebase(self._iteration)  # it is expected to be as fast as before from now on
+                if rank not in self.mitigation.home.ranks:
+                    self.newcomers.recovered(rank)
                 self._close_healed(rank, end)
-        self._rest("every proven rank has recovered")
-        self._detector.rebase()
+        self._rest("every rank that was tested is at its healthy pace")
+
+    def _test_newcomers(self, step: StepSummary) -> tuple[int, ...]:
+        due = self.newcomers.due(step.iteration, step.layout.standby)
+        return self._validation.ask_recovery(due, step.layout) if due else ()
+
+    def _take_newcomer(self, rank: int, finding: Finding) -> None:
+        if not finding.proven:
+            self.newcomers.passed(rank)
+            self._decide("note", f"rank {rank} is as fast as it was: it may work again")
 
     def _close_healed(self, rank: int, end: int) -> None:
         for episode in self.episodes:
@@ -253,10 +299,12 @@ class Coordinator:
         if self._validation.cancel():
             self._baseline_iteration = loss.iteration + BASELINE_BORDER
         self._unexplained = None
+        self.newcomers.gone(loss.ranks)
         self.mitigation.rehome(loss.done)
+        self.view.rehome(self.mitigation.home)
         self._decide("reconfiguration", loss.done.reason, loss.done)
         self._rest(f"going on without {_ranks(loss.ranks)}")
-        self._detector.rebase()
+        self._rebase(self._iteration)
 
     # Mitigation
 
@@ -265,7 +313,7 @@ class Coordinator:
             return None, None
         self.watchlist.settle()
         causes: dict[Cause, None] = dict.fromkeys(cause for episode in self._open_episodes() for cause in episode.causes)
-        order = self.mitigation.consider(step, self.view, self.watchlist, tuple(causes))
+        order = self.mitigation.consider(step, self.view, self.watchlist, tuple(causes), self.newcomers)
         self._say(order.said)
         if order.layout is not None:
             self._keep = self._keep or ("slow" if self.watchlist else "recovered")

@@ -12,7 +12,7 @@ from lurcher.analyze.values import Source, Suspect, Verdict, VerdictEvent
 from lurcher.analyze.verdict import build_verdict, suspect_of
 from lurcher.config import JobConfig
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.director import LiveDirector, Loss
+from lurcher.control.director import LiveDirector, Stop
 from lurcher.control.episode import Episode
 from lurcher.layout import Layout
 from lurcher.records import Component, Place
@@ -35,7 +35,7 @@ def diagnose(
     """Everything known at the end, as one value. `died`: why the job ended early, "" if it did not."""
     where = {p.rank: p for p in places}
     events = [event_of(episode, where) for episode in coordinator.episodes]
-    events += [_stop_of(iteration, pause_s, loss, where) for iteration, pause_s, loss in director.losses]
+    events += [_stop_of(stop, where) for stop in director.losses]
     if died:
         last = director.iterations[-1] if director.iterations else 0
         events.append(
@@ -76,18 +76,19 @@ def diagnose(
     )
 
 
-def _stop_of(iteration: int, pause_s: float, loss: Loss, places: Mapping[int, Place]) -> VerdictEvent:
-    """Ranks that stopped, and that the job went on without."""
+def _stop_of(stop: Stop, places: Mapping[int, Place]) -> VerdictEvent:
+    """Ranks that stopped, and that the job went on without. Iterations that are computed again are lost like the pause."""
+    at = stop.iteration + stop.num_again
     return VerdictEvent(
         kind="fail_stop",
-        onset_iteration=iteration,
-        end_iteration=iteration,
-        detected_iteration=iteration,
+        onset_iteration=at,
+        end_iteration=at,
+        detected_iteration=at,
         slowdown=1.0,
-        lost_s=pause_s,
+        lost_s=stop.lost_s,
         cause="unknown",
-        suspects=tuple(suspect_of(Component.of_rank(rank), "unknown", 1.0, 1.0, places) for rank in loss.ranks),
-        evidence=(loss.why, f"the job went on: {loss.plan.actions[0].text}"),
+        suspects=tuple(suspect_of(Component.of_rank(rank), "unknown", 1.0, 1.0, places) for rank in stop.loss.ranks),
+        evidence=(stop.loss.why, f"the job went on: {stop.loss.reason if stop.num_again else stop.loss.plan.actions[0].text}"),
     )
 
 

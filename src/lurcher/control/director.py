@@ -15,15 +15,15 @@ from lurcher.clock import Clock
 from lurcher.config import JobConfig
 from lurcher.control.background import Background, Planner
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.death import UNMEASURED, plan_without
-from lurcher.control.measured import measured_rates
+from lurcher.control.death import UNMEASURED, Way, way_on
 from lurcher.control.orders import BenchReport, Message, RanksLost, StepSummary
 from lurcher.control.protocols import Snapshot, Watch
+from lurcher.control.respawn import Respawner
 from lurcher.layout import Layout
 from lurcher.records import BenchResult, Decision, Op, Plan, Reconfiguration
 from lurcher.runlog import EventLabel, RunWriter
-from lurcher.runtime.messages import Border
-from lurcher.runtime.reports import StepReport
+from lurcher.runtime.messages import Border, Cut
+from lurcher.runtime.reports import Resumption, StepReport
 from lurcher.track.reduce import reduce_events
 
 RATE_ITERATIONS = 5
@@ -34,11 +34,21 @@ SETTLED_ITERATIONS = 4
 
 
 class Loss(NamedTuple):
-    """Ranks that are gone, how, and the plan to go on without them."""
+    """Ranks that are gone, how, and the plan to go on without them: why it, as a sentence."""
 
     ranks: tuple[int, ...]
     why: str
     plan: Plan
+    reason: str
+
+
+class Stop(NamedTuple):
+    """A loss that the job has come through: the iteration that it went on with, how many are computed again, and all seconds lost."""
+
+    iteration: int
+    num_again: int
+    lost_s: float
+    loss: Loss
 
 
 class LiveDirector:
@@ -62,10 +72,12 @@ class LiveDirector:
         self._watch = watch
         self._clock = clock
         self._background = Background(planner, clock)
+        self._respawner = Respawner()
+        self._generation = layout.generation
         self._begin_ns = clock.now_ns()
         self._next = Border()
         self._iteration = -1
-        self._kept: set[str] = set()
+        self._kept: dict[str, int] = {}
         self._changed = -1
         self.durations_s: list[float] = []
         self.iterations: list[int] = []
@@ -75,7 +87,7 @@ class LiveDirector:
         self._pids: dict[str, int] = {}
         self._failed = ""
         self._loss: Loss | None = None
-        self.losses: list[tuple[int, float, Loss]] = []
+        self.losses: list[Stop] = []
 
     def started(self, pids: dict[int, int]) -> None:
         """The ranks run: from now on state.json tells others where."""
@@ -83,7 +95,25 @@ class LiveDirector:
         self._write_state(0)
 
     def _write_state(self, generation: int) -> None:
+        self._generation = generation
         self._run.state({"pid": os.getpid(), "generation": generation, "ranks": self._pids})
+
+    def returning(self, absent: tuple[int, ...]) -> tuple[int, ...]:
+        """Ranks whose time to be started again has come."""
+        answer = self._respawner.step(self._now_s(), absent)
+        for reason in answer.reasons:
+            self._note(reason)
+        return answer.ranks
+
+    def revived(self, rank: int, pid: int) -> None:
+        """A rank that was lost takes part again."""
+        self._pids[str(rank)] = pid
+        self._write_state(self._generation)
+        self._note(f"rank {rank} is back, with pid {pid}, and stands by")
+
+    def _note(self, reason: str) -> None:
+        self._run.decide(Decision(self._iteration, self._now_s(), "note", reason))
+        self._watch.note(reason)
 
     def border(self, iteration: int) -> Border:
         """Orders of the coordinator so far; each is given once."""
@@ -100,39 +130,54 @@ class LiveDirector:
         if not self._failed:
             self._guarded(lambda: self._tell(BenchReport(self._iteration, results, missing)))
 
-    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str) -> Layout | None:
-        """The layout to go on with when ranks are gone, from the rates measured so far."""
+    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str, cut: Cut | None) -> Resumption | None:
+        """How to go on when ranks are gone, by the rates measured so far: from the present state if the others hold it, else from the cut."""
         try:
-            plan, reason = self._plan_without(ranks, layout)
+            way = self._way_on(ranks, layout, iteration, cut)
         except Exception as error:  # noqa: BLE001 - whatever it is: the job then ends with the dead rank's name, as without a planner
             self._run.log("".join(traceback.format_exception(error)))
-            plan, reason = None, f"planning without it failed ({type(error).__name__}: {error})"
-        self._note_fault(f"{why}; {'going on: ' if plan else 'the job ends: '}{reason}")
-        self._loss = None if plan is None else Loss(ranks, why, plan)
-        return None if plan is None else plan.layout
+            way = Way(None, None, f"planning without it failed ({type(error).__name__}: {error})")
+        self._note_fault(f"{why}; {'going on: ' if way.plan else 'the job ends: '}{way.reason}")
+        self._loss = None if way.plan is None else Loss(ranks, why, way.plan, way.reason)
+        return None if way.plan is None else Resumption(way.plan.layout, way.cut)
 
-    def _plan_without(self, ranks: tuple[int, ...], layout: Layout) -> tuple[Plan | None, str]:
+    def _way_on(self, ranks: tuple[int, ...], layout: Layout, iteration: int, cut: Cut | None) -> Way:
         view, slowdown = self._coordinator.view, self._coordinator.watchlist.slowdown
-        rates = measured_rates(view.model, layout, view.recent_workload(), slowdown) if view.ready else UNMEASURED
-        return plan_without(self._config.model, layout, ranks, rates, self._config.layout.schedule)
+        rates = view.rates(slowdown) if view.ready else UNMEASURED
+        return way_on(self._config.model, layout, ranks, rates, self._config.layout.schedule, iteration, cut)
 
     def resumed(self, layout: Layout, iteration: int, pause_s: float) -> None:
-        """The job goes on without the ranks that were lost last."""
+        """The job goes on without the ranks that were lost last, perhaps with an iteration that it had already left behind."""
         loss = self._loss
         if loss is None:
             return
+        again_s = self._go_back(iteration)
+        words = f"{loss.plan.actions[0].text}, generation {layout.generation} from iteration {iteration} on"
+        if again_s:
+            words += f", with {len(again_s)} iteration{'s' * (len(again_s) > 1)} to compute again"
         plan = msgspec.structs.replace(loss.plan, layout=layout, pause_s=pause_s)
-        reason = (
-            f"{loss.why}; {plan.actions[0].text}, generation {layout.generation} from iteration {iteration} on, {pause_s:.2f} s after it was missed"
-        )
-        done = Reconfiguration(plan, layout.generation, iteration, pause_s, 0, "applied", reason)
-        self.losses.append((iteration, pause_s, loss))
+        reason = f"{loss.why}; {words}, {pause_s:.2f} s after it was missed"
+        done = Reconfiguration(plan, layout.generation, iteration, pause_s, plan.bytes_moved * (2 if self._config.job.dtype == "float64" else 1), "applied", reason)
+        self.losses.append(Stop(iteration, len(again_s), pause_s + sum(again_s), loss))
         self.split, self._changed = layout.split, iteration
         for rank in loss.ranks:
             self._pids.pop(str(rank), None)
         self._write_state(layout.generation)
         if not self._failed:
             self._guarded(lambda: self._tell(RanksLost(iteration, loss.ranks, done)))
+
+    def _go_back(self, iteration: int) -> list[float]:
+        """The records forget `iteration` and all after it; returns what those took. An order that was not given yet was for a layout that is gone."""
+        self._next = Border()
+        num_kept = sum(known < iteration for known in self.iterations)
+        again_s = self.durations_s[num_kept:]
+        if again_s:
+            self._run.go_back(iteration)
+            self._kept = {name: at for name, at in self._kept.items() if at < iteration}
+        del self.iterations[num_kept:], self.durations_s[num_kept:]
+        self.paused = {known for known in self.paused if known < iteration}
+        self._iteration = iteration - 1
+        return again_s
 
     def _note_fault(self, reason: str) -> None:
         self._run.decide(Decision(self._iteration, self._now_s(), "fault", reason))
@@ -155,7 +200,7 @@ class LiveDirector:
         pauses = report.events[report.events["op"] == Op.PAUSE]
         pause_s = float((pauses["end_ns"] - pauses["start_ns"]).max()) * 1e-9 if len(pauses) else 0.0
         duration_s = float(np.median(rows["duration_s"]))
-        expected_s = self._coordinator.view.model.expected_s(report.layout, workload)
+        expected_s = self._coordinator.view.expected_s(report.layout, workload)
         rows["expected_s"] = expected_s
         self.durations_s.append(duration_s)
         self.iterations.append(report.iteration)
@@ -169,7 +214,7 @@ class LiveDirector:
         answer = self._background.answer(report.iteration)
         if answer is not None:
             self._tell(answer)
-        label = self._tell(StepSummary(report.iteration, report.layout, rows, chunks, workload, duration_s, pause_s))
+        label = self._tell(StepSummary(report.iteration, report.layout, rows, chunks, workload, duration_s, pause_s, report.moved_bytes))
         self._keep_events(report, label)
         self._show(report, duration_s)
 
@@ -208,7 +253,7 @@ class LiveDirector:
             wanted.append("mitigated" if self._coordinator.watchlist else "recovered")
         for name in wanted:
             if name not in self._kept:
-                self._kept.add(name)
+                self._kept[name] = report.iteration
                 self._run.events(report.iteration, name, report.events)
 
     def _show(self, report: StepReport, duration_s: float) -> None:

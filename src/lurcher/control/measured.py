@@ -42,7 +42,7 @@ def measured_rates(model: CostModel, layout: Layout, workload: NDArray[Any], slo
         head_layers=_extra(layout, per_layer_s, last, whole_s),
         launch_s=launch_s,
         overhead_s=max(0.0, model.overhead_s),
-        ranks_per_node=max(layout.world_size, 1),
+        ranks_per_node=max(layout.members) + 1,
         slowdown=dict(slowdown),
     )
 

@@ -22,6 +22,8 @@ class StepSummary(msgspec.Struct, frozen=True):
     duration_s: float
     pause_s: float = 0.0
     """Pause that the ranks spent at the border before this iteration."""
+    moved_bytes: int = 0
+    """Of state, between ranks, at that border."""
 
 
 class BenchReport(msgspec.Struct, frozen=True):

@@ -22,10 +22,10 @@ from lurcher.config import JobConfig, layout_of, settled
 from lurcher.control.coordinator import Coordinator
 from lurcher.control.diagnosis import diagnose, say_emulation
 from lurcher.control.director import LiveDirector
+from lurcher.control.policies import POLICIES
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
 from lurcher.layout import Layout
-from lurcher.plan.joint import plan_all
 from lurcher.records import Decision, Place
 from lurcher.runlog import RunHeader, RunWriter
 from lurcher.runtime import launch
@@ -49,11 +49,15 @@ class JobOutcome(msgspec.Struct, frozen=True):
 def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
     """Train to the end, to a death or to Ctrl-C; the run directory is complete in every case.
 
-    Raises UserError before anything is started or written: impossible layout or model, missing corpus, used run directory.
+    Raises UserError before anything is started or written: impossible layout or model, missing corpus or NCCL, used run directory.
     """
     config = settled(config)
     layout = layout_of(config)
     check_model(config.model, layout)
+    if config.run.backend == "nccl":
+        from lurcher.runtime.backends import check_nccl  # imports torch, which nothing else needs so early
+
+        check_nccl(layout.world_size)
     loader = Loader(config.job.corpus, config.job.seed, config.model.seq_len, layout.num_microbatches, bucketed=config.job.bucketed)
     path = Path(config.run.dir) if config.run.dir else _new_run_dir()
     places = _places(layout)
@@ -65,7 +69,7 @@ def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Plac
     begin = time.monotonic()
     emulated = config.pace.kind == "emulated"
     coordinator = Coordinator(config.detect, config.plan, layout, config.layout.schedule, emulated=emulated, num_atoms=config.model.num_kv_heads)
-    director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock(), plan_all)
+    director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock(), POLICIES[config.plan.policy].plan)
     watch.update(_starting(config, layout))
     exit_code, message = EXIT_DONE, "done"
     with _stop_on_signal() as stopped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import median
 
 import numpy as np
@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from lurcher.config import DetectSection
 from lurcher.control.episode import Sample
+from lurcher.control.measured import measured_rates
 from lurcher.control.orders import StepSummary
+from lurcher.control.roles import Ends, Roles
 from lurcher.layout import Layout
 from lurcher.model.cost import CostModel, units_of
+from lurcher.model.layout_walk import LayoutWalk
+from lurcher.model.rates import Rates
 
 HISTORY = 256
 """Iterations kept: enough to date an onset and to price what was lost since."""
@@ -26,10 +30,19 @@ SUSPICIOUS = 1.06
 
 
 class View:
-    """Turns iterations into residuals and ratios. The model learns only from ranks and iterations that nothing speaks against."""
+    """Turns iterations into residuals and ratios. The model learns only from ranks and iterations that nothing speaks against.
 
-    def __init__(self, detect: DetectSection, schedule: str) -> None:
+    It learns under the healthy layout. Under another one the ranks' levels in their new roles are learned beside it; where that
+    becomes the healthy layout, because ranks are gone for good, the model begins anew.
+    """
+
+    def __init__(self, detect: DetectSection, schedule: str, layout: Layout) -> None:
         self.model = CostModel(schedule)
+        self._schedule = schedule
+        self._reference = layout  # the one that the model learned under; its micro-batches all run at home
+        self._home = layout
+        self._roles = Roles(layout)
+        self._walk: LayoutWalk | None = None  # of the last layout with routes
         self.history: deque[Sample] = deque(maxlen=HISTORY)
         self.ratios: dict[int, float] = {}
         self._ratio_history: deque[tuple[int, dict[int, float]]] = deque(maxlen=HISTORY)
@@ -56,25 +69,31 @@ class View:
         When the model becomes ready, the iterations that it was fitted on come out at once.
         """
         self._steps.append(step)
+        if self._roles.is_new(step.layout):
+            self._roles.enter(step.layout, self._ends())
+        if settled:
+            self._settle_in(step.layout)
         was_ready = self.model.ready
-        raw = self.model.rank_ratios(step.layout, step.workload, step.chunks)
+        raw = self._roles.corrected(self.model.rank_ratios(step.layout, step.workload, step.chunks), slowdown)
         self._raw_ratios.append((step.iteration, raw))
-        self.ratios = _against_the_others(raw)
+        self.ratios = _against_the_others(raw, slowdown)
         self._ratio_history.append((step.iteration, self.ratios))
         self._per_unit.append(_per_unit(step))
-        healthy_s = self.model.expected_s(step.layout, step.workload)
+        healthy_s = self.expected_s(step.layout, step.workload)
         sample = Sample(step.iteration, step.duration_s, healthy_s)
         odd = {r for r, ratio in self.ratios.items() if ratio > SUSPICIOUS} if was_ready else set()
         if settled and self.ratios and not odd:
             self._spreads.append(_spread(self.ratios))
-        self.model.observe(step.layout, step.workload, step.chunks, step.duration_s, frozen_ranks=odd | set(slowdown), frozen=not settled)
+        not_learned = odd | set(slowdown) | self._roles.changed
+        if settled and is_plain(step.layout):
+            self.model.observe(step.layout, step.workload, step.chunks, step.duration_s, frozen_ranks=not_learned)
         residuals = []
         if was_ready:
             self.history.append(sample)
-            residuals.append((step.iteration, step.duration_s / self.model_expected(step, slowdown)))
+            residuals.append((step.iteration, step.duration_s / self.expected_s(step.layout, step.workload, slowdown)))
         elif self.model.ready:
             for earlier in (*self._waiting, step):
-                expected_s = self.model_expected(earlier, {})
+                expected_s = self.expected_s(earlier.layout, earlier.workload)
                 self.history.append(Sample(earlier.iteration, earlier.duration_s, expected_s))
                 residuals.append((earlier.iteration, earlier.duration_s / expected_s))
             self._waiting = []
@@ -82,9 +101,47 @@ class View:
             self._waiting.append(step)
         return (self.history[-1] if self.history else sample), residuals
 
-    def model_expected(self, step: StepSummary, slowdown: dict[int, float]) -> float:
-        """Seconds that this iteration should have taken with these ranks slow by these factors."""
-        return self.model.expected_s(step.layout, step.workload, slowdown)
+    def expected_s(self, layout: Layout, workload: NDArray[np.void], slowdown: Mapping[int, float] | None = None) -> float:
+        """Seconds that an iteration of this workload should take, with these ranks slow by these factors; NaN until ready.
+
+        The walk of the real micro-batches, wherever they run; each rank by its level in its present role.
+        """
+        if not self.model.ready:
+            return float("nan")
+        stretched = self._stretched(layout, slowdown or {})
+        if is_plain(layout):
+            return self.model.expected_s(layout, workload, stretched)
+        if self._walk is None or self._walk.layout != layout:
+            self._walk = LayoutWalk(layout, self._schedule)
+        return self._walk.seconds(self.model, workload, stretched)
+
+    def _stretched(self, layout: Layout, slowdown: Mapping[int, float]) -> dict[int, float]:
+        """The factors of slow ranks, and what the layout's roles do to all."""
+        levels = self._roles.levels(layout)
+        return {rank: slowdown.get(rank, 1.0) * levels.get(rank, 1.0) for rank in {*slowdown, *levels}}
+
+    def _ends(self) -> Ends:
+        if not self.model.ready:
+            return Ends()
+        rates = self.rates({})
+        return Ends(rates.embed_layers, rates.head_layers)
+
+    def rates(self, slowdown: Mapping[int, float]) -> Rates:
+        """What the planner is told: rates of healthy parts as learned, and the slow ranks."""
+        return measured_rates(self.model, self._reference, self.recent_workload(), slowdown)
+
+    def rehome(self, layout: Layout) -> None:
+        """From now on this is the healthy layout; once it is in force and nothing is slow, the model learns it."""
+        self._home = layout
+
+    def _settle_in(self, layout: Layout) -> None:
+        """Learn the healthy layout where it is another than the one learned before."""
+        if self._home.replicas == self._reference.replicas or layout.replicas != self._home.replicas or not is_plain(self._home):
+            return
+        self._reference = self._home
+        if self._roles.changed:
+            self.model, self._roles = CostModel(self._schedule), Roles(layout)
+            self._waiting = []
 
     def recent_ratios(self, since: int) -> dict[int, float]:
         """Median of each rank's busy time over its own history in the last few iterations, none before `since`."""
@@ -111,7 +168,7 @@ class View:
 
     def mean_expected_s(self, layout: Layout, slowdown: Mapping[int, float]) -> float:
         """What the last few iterations should have taken on a layout, with these ranks slow by these factors."""
-        return float(np.mean([self.model.expected_s(layout, s.workload, slowdown) for s in self._steps]))
+        return float(np.mean([self.expected_s(layout, s.workload, slowdown) for s in self._steps]))
 
     def healthy_s(self) -> float:
         """What the recent iterations should have taken on healthy parts."""
@@ -127,17 +184,22 @@ class View:
         return slow[-1] if slow else self._ratio_history[-1][0]
 
 
+def is_plain(layout: Layout) -> bool:
+    """Whether every micro-batch runs at home, and each stage holds one chunk of layers: what the model walks."""
+    return not layout.routes and all(stage.ranks and len(stage.chunks) == 1 for _, _, stage in layout.stages())
+
+
 def _halfway(history: deque[tuple[int, dict[int, float]]], rank: int) -> float:
     worst = sorted(ratios[rank] for _, ratios in history if rank in ratios)
     top = worst[int(0.9 * (len(worst) - 1))] if worst else 1.0
     return 1.0 + max(0.06, 0.35 * (top - 1.0))
 
 
-def _against_the_others(ratios: dict[int, float]) -> dict[int, float]:
-    """Divide out what all ranks share: a change of the work or of the whole machine blames nobody."""
+def _against_the_others(ratios: dict[int, float], slow: Collection[int]) -> dict[int, float]:
+    """Divide out what all ranks share that are not known to be slow: a change of the work or of the whole machine blames nobody."""
     if not ratios:
         return {}
-    common = median(ratios.values())
+    common = median([ratio for rank, ratio in ratios.items() if rank not in slow] or ratios.values())
     return {r: ratio / common for r, ratio in ratios.items()}
 
 

@@ -57,6 +57,22 @@ class Coupled:
 
 def coupled_replicas(layout: Layout, table: StageTable) -> tuple[Coupled, ...]:
     """The groups of replicas that the layout's routes join; none without routes."""
+    home = _homes(layout)
+    return tuple(_couple(layout, table, members, home) for members in _joined(layout, home) if len(members) > 1)
+
+
+def all_replicas(layout: Layout, table: StageTable) -> tuple[Coupled, ...]:
+    """Every replica: the groups that routes join, and those that run alone."""
+    home = _homes(layout)
+    return tuple(_couple(layout, table, members, home) for members in _joined(layout, home))
+
+
+def _homes(layout: Layout) -> list[int]:
+    """Replica of every global micro-batch."""
+    return [d for d, replica in enumerate(layout.replicas) for _ in range(replica.microbatches)]
+
+
+def _joined(layout: Layout, home: Sequence[int]) -> list[tuple[int, ...]]:
     leader = list(range(len(layout.replicas)))
 
     def lead(d: int) -> int:
@@ -64,13 +80,12 @@ def coupled_replicas(layout: Layout, table: StageTable) -> tuple[Coupled, ...]:
             d = leader[d]
         return d
 
-    home = [d for d, replica in enumerate(layout.replicas) for _ in range(replica.microbatches)]
     for route in layout.routes:
         leader[max(lead(home[route.microbatch]), lead(route.replica))] = min(lead(home[route.microbatch]), lead(route.replica))
     groups: dict[int, list[int]] = {}
     for d in range(len(layout.replicas)):
         groups.setdefault(lead(d), []).append(d)
-    return tuple(_couple(layout, table, tuple(members), home) for members in groups.values() if len(members) > 1)
+    return [tuple(members) for members in groups.values()]
 
 
 def _couple(layout: Layout, table: StageTable, members: tuple[int, ...], home: Sequence[int]) -> Coupled:

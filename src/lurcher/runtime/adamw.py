@@ -17,14 +17,14 @@ CLIP_EPS = 1e-6
 class AdamW:
     """The optimizer of one rank. `num_steps` counts the steps taken: all tensors share it."""
 
-    def __init__(self, section: OptimSection, storage: Storage) -> None:
+    def __init__(self, section: OptimSection, storage: Storage, num_steps: int = 0) -> None:
         self._section = section
         self._storage = storage
-        self.num_steps = 0
+        self.num_steps = num_steps
 
-    def adopt(self, storage: Storage) -> None:
-        """Go on with another storage, whose moments have come along; the count of steps is every rank's."""
-        self._storage = storage
+    def adopt(self, storage: Storage, num_steps: int) -> None:
+        """Go on with another storage, whose moments have come along, and which has seen so many steps: the same on every rank."""
+        self._storage, self.num_steps = storage, num_steps
 
     def learning_rate(self, iteration: int) -> float:
         """Linear warm-up, then constant: a function of the iteration only, never of the layout."""

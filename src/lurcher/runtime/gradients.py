@@ -15,7 +15,8 @@ import torch
 
 from lurcher.layout import Layout
 from lurcher.records import Op
-from lurcher.runtime.groups import Groups, Handle
+from lurcher.runtime.backend import Group
+from lurcher.runtime.groups import Groups
 from lurcher.runtime.instruments import Instruments
 from lurcher.runtime.owners import Slice, owner_sets, slices_of
 from lurcher.runtime.storage import Storage
@@ -35,7 +36,7 @@ class Totals(NamedTuple):
 class _Bucket(NamedTuple):
     """One owner set's gradients: `spans` of the flat gradient, in the order that all owners share."""
 
-    handle: Handle
+    handle: Group
     spans: list[tuple[int, int]]
     event_group: int
     seq_offset: int  # in the world group, whose numbers are shared out among all sets without a group of their own

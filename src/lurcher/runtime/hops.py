@@ -1,55 +1,59 @@
-"""Who exchanges activations and gradients with whom, between neighbouring stages.
+"""Who sends what to whom where a micro-batch goes from one stage to another, of this replica or of another one.
 
-A hop leads from a stage with a ranks to one with b ranks, where a and b may differ: rank j of the receiving stage gets its
-copy from rank j mod a of the sending one, in either direction, so exactly one copy reaches every receiver.
+Between stages of a and b ranks, a != b, every byte crosses once: the tensor is cut into N = max(a, b) parts, of which part k
+goes from rank k * a // N to rank k * b // N, and the receivers exchange what they got among themselves (ResiHP, Executor).
+Stages of equal size pass a whole copy from rank to rank, which needs no second exchange.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from lurcher.layout import Layout, Stage
+from lurcher.layout import Layout
+from lurcher.model.program import borders
 
 
-class Hop(NamedTuple):
-    """What a rank exchanges with one neighbouring stage: whom it receives from, whom it sends to."""
+class Part(NamedTuple):
+    """Elements `start` .. `end - 1` of the flattened tensor, which `source` sends to `target`."""
 
     source: int
-    targets: tuple[int, ...]
+    target: int
+    start: int
+    end: int
 
 
-class Hops(NamedTuple):
-    """A rank's hops to the stage before and the one behind; None at the pipeline's ends."""
+def parts(senders: Sequence[int], receivers: Sequence[int], num_elements: int) -> tuple[Part, ...]:
+    """What passes from stage to stage, in order of elements. Any two ranks exchange one part at the most."""
+    a, b = len(senders), len(receivers)
+    if a == b:
+        return tuple(Part(source, target, 0, num_elements) for source, target in zip(senders, receivers, strict=True))
+    num = max(a, b)
+    cuts = [num_elements * k // num for k in range(num + 1)]
+    return tuple(Part(senders[k * a // num], receivers[k * b // num], cuts[k], cuts[k + 1]) for k in range(num))
 
-    before: Hop | None
-    behind: Hop | None
 
-    @classmethod
-    def of(cls, layout: Layout, rank: int) -> Hops:
-        """The hops of `rank`."""
-        where = layout.position(rank)
-        stages = layout.replicas[where.dp].stages
-        own = stages[where.pp]
-        before = _between(own, where.tp, stages[where.pp - 1]) if where.pp > 0 else None
-        behind = _between(own, where.tp, stages[where.pp + 1]) if where.pp + 1 < len(stages) else None
-        return cls(before, behind)
-
-    @property
-    def ranks(self) -> frozenset[int]:
-        """Everybody at the other end of a hop."""
-        return frozenset(rank for hop in self if hop is not None for rank in (hop.source, *hop.targets))
+def held_apart(arriving: Sequence[Part], senders: Sequence[int], receivers: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Which elements (start, end) each receiver has got that the others of its stage lack; nothing where every one has the whole."""
+    held: dict[int, tuple[int, int]] = {}
+    if len(receivers) not in (1, len(senders)):
+        for part in arriving:
+            start, _ = held.get(part.target, (part.start, part.end))
+            held[part.target] = (start, part.end)
+    return held
 
 
 def partners(layout: Layout, rank: int) -> tuple[int, ...]:
-    """The ranks that `rank` exchanges with directly: the mates of its stage and the other ends of its hops, sorted. None for a standby."""
-    if rank not in layout.ranks:
-        return ()
-    where = layout.position(rank)
-    mates = layout.replicas[where.dp].stages[where.pp].ranks
-    return tuple(sorted((Hops.of(layout, rank).ranks | set(mates)) - {rank}))
+    """Those that `rank` exchanges with directly; nobody for a standby."""
+    return all_partners(layout).get(rank, ())
 
 
-def _between(own: Stage, tp_rank: int, other: Stage) -> Hop:
-    """Seen from rank `tp_rank` of stage `own`."""
-    targets = tuple(rank for i, rank in enumerate(other.ranks) if i % own.tp_size == tp_rank)
-    return Hop(other.ranks[tp_rank % other.tp_size], targets)
+def all_partners(layout: Layout) -> dict[int, tuple[int, ...]]:
+    """For each working rank those it exchanges with directly, sorted: the mates of its stage and the other ends of its hops."""
+    found = {rank: set(stage.ranks) for _, _, stage in layout.stages() for rank in stage.ranks}
+    for border in borders(layout):
+        a, b = (layout.replicas[d].stages[s].ranks for d, s in border)
+        for part in parts(a, b, max(len(a), len(b))):  # those of the way back run between the same ranks
+            found[part.source].add(part.target)
+            found[part.target].add(part.source)
+    return {rank: tuple(sorted(found[rank] - {rank})) for rank in sorted(found)}

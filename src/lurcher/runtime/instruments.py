@@ -9,6 +9,9 @@ from typing import Protocol
 from lurcher.probe.recorder import Recorder
 from lurcher.records import Op
 
+GENERATION_CALLS = 1 << 32
+"""Call numbers that a generation has to itself: more than a group ever makes calls in one."""
+
 
 class Device(Protocol):
     """The device that a rank's chunks run on: `begin`, then `finish` once, just before the chunk's last tensor collective, and `end`."""
@@ -54,8 +57,14 @@ class Instruments:
         self.device = device
         self._progress = progress
         self._next_seq: dict[int, int] = {}
+        self._first_seq = 0
         self.iteration = 0
         self.num_chunks = 0
+
+    def begin_generation(self, generation: int) -> None:
+        """Calls are numbered from a new beginning, the same on all ranks: they would differ after an iteration that broke off, or where a rank joins."""
+        self._next_seq.clear()
+        self._first_seq = generation * GENERATION_CALLS
 
     def begin_iteration(self, iteration: int) -> None:
         """Chunks count from 0 again."""
@@ -74,7 +83,7 @@ class Instruments:
 
     def next_seq(self, group: int, count: int = 1) -> int:
         """The number of the group's next call; `count` numbers are used up, on every rank of the group alike."""
-        seq = self._next_seq.get(group, 0)
+        seq = self._next_seq.get(group, self._first_seq)
         self._next_seq[group] = seq + count
         return seq
 

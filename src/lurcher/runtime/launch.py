@@ -6,27 +6,27 @@ import multiprocessing
 import signal
 import socket
 import time
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from typing import Any
 
 import msgspec
 
-from lurcher.config import JobConfig
-from lurcher.layout import Layout
 from lurcher.runtime.messages import Spec
 
 LOOPBACK = "127.0.0.1"
 
 
 class RankProcess:
-    """One rank as its supervisor sees it."""
+    """One rank as its supervisor sees it. `is_closed`: its pipe has ended; `is_over`: its end is known and was dealt with."""
 
     def __init__(self, rank: int, process: ForkServerProcess, conn: Connection) -> None:
         self.rank = rank
         self.process = process
         self.conn = conn
+        self.started_s = time.monotonic()
+        self.is_closed = False
+        self.is_over = False
 
     @property
     def pid(self) -> int:
@@ -68,25 +68,24 @@ def loopback_socket() -> socket.socket:
     return listener
 
 
-def start_ranks(
-    config: JobConfig, layout: Layout, port: int, rank_main: Any, num_progress_fields: int
-) -> tuple[list[RankProcess], MutableSequence[int]]:
-    """Start one process per rank; returns them with the shared progress array (`num_progress_fields` int64 per rank)."""
+def start_rank(spec: Spec, rank_main: Callable[..., None], progress: MutableSequence[int]) -> RankProcess:
+    """Start the process of one rank; `progress` is the array that all ranks share with the supervisor."""
     context = warm_context()
-    progress: MutableSequence[int] = context.RawArray("q", (max(layout.members) + 1) * num_progress_fields)
-    started: list[RankProcess] = []
-    try:
-        for rank in layout.members:
-            ours, theirs = context.Pipe()
-            spec = msgspec.msgpack.encode(Spec(rank, config, layout, LOOPBACK, port))
-            process = context.Process(target=rank_main, args=(spec, theirs, progress), name=f"lurcher-rank-{rank}", daemon=True)
-            process.start()
-            theirs.close()
-            started.append(RankProcess(rank, process, ours))
-    except BaseException:
-        end_ranks(started, patience_s=0.0)
-        raise
-    return started, progress
+    ours, theirs = context.Pipe()
+    process = context.Process(target=rank_main, args=(msgspec.msgpack.encode(spec), theirs, progress), name=f"lurcher-rank-{spec.rank}", daemon=True)
+    process.start()
+    theirs.close()
+    return RankProcess(spec.rank, process, ours)
+
+
+def fence(ranks: Sequence[RankProcess], lease_s: float) -> None:
+    """Kill processes and reap them. One that even that does not end is waited for until its lease is over: then it takes no step any more."""
+    for r in ranks:
+        r.process.kill()
+    deadline = time.monotonic() + lease_s
+    for r in ranks:
+        r.process.join(max(0.0, deadline - time.monotonic()))
+        r.conn.close()
 
 
 def end_ranks(ranks: Sequence[RankProcess], patience_s: float) -> None:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 from torch.distributed import Store
 
 from lurcher.errors import DeadlineExpired, LurcherError
+from lurcher.runtime.backend import LISTEN_S, Interrupted, Patience, never, sum_of_parts
 from lurcher.runtime.rendezvous import Peer, meet
 
 MEETING, HOP = 0, 1
@@ -29,11 +30,16 @@ _HEADER = struct.Struct("<BQQ")
 
 
 class Links:
-    """`rank`'s sockets to `peers`, one each. All waits end after `timeout_s` with DeadlineExpired, those for a connection after `connect_s`."""
+    """`rank`'s sockets to `peers`, one each.
 
-    def __init__(self, rank: int, peers: Collection[int], store: Store, timeout_s: float, connect_s: float) -> None:
-        self._rank, self._timeout_s = rank, timeout_s
-        self._peers = meet(rank, peers, store, connect_s)
+    All waits end after `timeout_s` with DeadlineExpired, those for a connection after `connect_s`; and with Interrupted once `interrupted()`.
+    """
+
+    def __init__(
+        self, rank: int, peers: Collection[int], store: Store, timeout_s: float, connect_s: float, interrupted: Callable[[], bool] = never
+    ) -> None:
+        self._rank, self._timeout_s, self._interrupted = rank, timeout_s, interrupted
+        self._peers = meet(rank, peers, store, Patience(timeout_s, connect_s, interrupted))
         self._by_fd = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._poll = select.poll()
         for fd in self._by_fd:
@@ -71,14 +77,7 @@ class Links:
 
     def sum_in_place(self, ranks: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Add up the contiguous tensors of `ranks`, this one among them, in that order: the same bits everywhere."""
-        parts = self.gather(ranks, tensor)
-        if len(parts) == 2:  # then either order gives the same bits
-            tensor.add_(parts[1] if parts[0] is tensor else parts[0])
-            return
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total.add_(part)
-        tensor.copy_(total)
+        sum_of_parts(self.gather(ranks, tensor), tensor)
 
     def gather(self, ranks: tuple[int, ...], tensor: torch.Tensor) -> list[torch.Tensor]:
         """The contiguous tensors of `ranks`, in that order; this rank's own is `tensor` itself."""
@@ -88,6 +87,9 @@ class Links:
             if rank != self._rank:
                 self.send(rank, MEETING, seq, tensor)
         return [tensor if rank == self._rank else self.receive(rank, MEETING, seq, tensor) for rank in ranks]
+
+    def complete(self) -> None:
+        """What was sent is in the sockets already, and a peer gets it whatever becomes of this rank."""
 
     def close(self) -> None:
         """Close every socket; peers that still wait are told at once."""
@@ -121,10 +123,11 @@ class Links:
 
     def _take_in(self, deadline_s: float, rank: int, doing: str) -> None:
         """Wait until any socket has something, and take it. `rank` and `doing` are what it is for, should it never come."""
-        left_s = deadline_s - time.monotonic()
-        ready = self._poll.poll(1e3 * left_s) if left_s > 0 else []
-        if not ready:
-            raise DeadlineExpired(f"rank {self._rank} {doing} rank {rank} for {self._timeout_s:g} s")
+        while not (ready := self._poll.poll(1e3 * LISTEN_S)):
+            if self._interrupted():
+                raise Interrupted(f"rank {self._rank} {doing} rank {rank} until the supervisor interrupted")
+            if time.monotonic() > deadline_s:
+                raise DeadlineExpired(f"rank {self._rank} {doing} rank {rank} for {self._timeout_s:g} s")
         for fd, what in ready:
             if what != select.POLLOUT:
                 self._take_from(self._by_fd[fd])

@@ -11,6 +11,18 @@ from lurcher.layout import Layout
 from lurcher.records import BenchResult
 
 
+class Cut(msgspec.Struct, frozen=True):
+    """The state of the training after `iteration` committed iterations, so that the next one to compute is `iteration`."""
+
+    iteration: int
+    layout: Layout
+    """Under which it was taken."""
+    holders: tuple[tuple[int, int], ...]
+    """(rank, holder): the holder keeps a copy of the rank's state beside its own."""
+    gone: tuple[int, ...] = ()
+    """Ranks lost since: their processes are no more, and what they kept of it neither, even if a new one has their number."""
+
+
 class Spec(msgspec.Struct, frozen=True):
     """All that a rank needs to start."""
 
@@ -19,10 +31,21 @@ class Spec(msgspec.Struct, frozen=True):
     layout: Layout
     store_host: str
     store_port: int
+    iteration: int = 0
+    """The first one to compute: as many optimizer steps were taken before it."""
+    joins: bool = False
+    """It starts in the midst of a job: it says that it is up, and waits for the layout in which it takes part."""
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True):
     """Anything on the pipe."""
+
+
+class Up(_Message, frozen=True):
+    """Rank to supervisor: a process that was started in the midst of the job is there, and waits for a layout to join."""
+
+    rank: int
+    pid: int
 
 
 class Ready(_Message, frozen=True):
@@ -38,6 +61,7 @@ class Ack(_Message, frozen=True):
 
     `events` is an EVENT array as bytes: what the rank did from `start_ns` to `end_ns`, its last acknowledgement to this one.
     `usage` are int64 pairs (real CPU ns, emulated ns), one a chunk and one with 0 for all else; empty without emulation.
+    `moved_bytes` of state came from other ranks before this iteration, for a change of layout.
     """
 
     rank: int
@@ -51,12 +75,15 @@ class Ack(_Message, frozen=True):
     end_ns: int
     events: bytes
     usage: bytes
+    moved_bytes: int = 0
 
 
 class BenchDone(_Message, frozen=True):
-    """Rank to supervisor: the benchmark that the border asked for."""
+    """Rank to supervisor: the benchmark that the border after `iteration` asked for."""
 
     rank: int
+    generation: int
+    iteration: int
     result: BenchResult
 
 
@@ -64,6 +91,7 @@ class Digests(_Message, frozen=True):
     """Rank to supervisor: a hash of every slice it owns (parameters and moments), by slice name."""
 
     rank: int
+    generation: int
     iteration: int
     digests: dict[str, str]
 
@@ -89,40 +117,48 @@ class Broken(_Message, frozen=True):
 
 
 class Border(msgspec.Struct, frozen=True):
-    """What happens between this iteration and the next: another layout, a benchmark, a digest, or the end."""
+    """What happens between this iteration and the next: another layout, a benchmark, a digest, copies, or the end."""
 
     layout: Layout | None = None
     bench: tuple[int, ...] = ()
     digest: bool = False
     stop: bool = False
+    copy: tuple[tuple[int, int], ...] = ()
+    """(rank, holder): each member keeps its state as it is after the step, and sends it to its holder."""
 
 
 class Seal(_Message, frozen=True):
-    """Supervisor to rank: the one decision about (generation, iteration), and the border that follows it."""
+    """Supervisor to rank: (generation, iteration) is sealed COMMIT, so take the step; then the border. An ABORT is what Resume says."""
 
     generation: int
     iteration: int
-    commit: bool
     border: Border
 
 
 class Go(_Message, frozen=True):
-    """Supervisor to rank: leave the border and start the next iteration."""
+    """Supervisor to rank: leave the border and compute `iteration` under `generation`, for which all are ready."""
+
+    generation: int
+    iteration: int
 
 
 class Resume(_Message, frozen=True):
-    """Supervisor to rank: `lost` ranks are gone, and what they computed last does not count; get ready to compute `iteration` under `layout`."""
+    """Supervisor to rank: what was computed last does not count; get ready to compute `iteration` under `layout`.
+
+    `lost` ranks hold nothing any more. With a `cut` everybody goes back to its state. To a rank that has just come up: take part from here.
+    """
 
     layout: Layout
     lost: tuple[int, ...]
     iteration: int
+    cut: Cut | None = None
 
 
 class Stop(_Message, frozen=True):
     """Supervisor to rank: end now."""
 
 
-FromRank = Ready | Ack | BenchDone | Digests | Failed | Broken
+FromRank = Up | Ready | Ack | BenchDone | Digests | Failed | Broken
 ToRank = Seal | Go | Resume | Stop
 
 

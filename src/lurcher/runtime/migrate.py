@@ -1,16 +1,20 @@
-"""Carry a rank's state from one layout to the next: what it keeps is copied, what it lacks comes from others, into staging."""
+"""Carry a rank's state from one layout to the next: what it has is copied, what it lacks comes from others, into staging."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import torch
 
-from lurcher.runtime.links import HOP, Links
+from lurcher.runtime.backend import Link
+from lurcher.runtime.links import HOP
 from lurcher.runtime.owners import Slice
-from lurcher.runtime.storage import Storage
+from lurcher.runtime.storage import State
 from lurcher.runtime.transfer import STATES, Move
+
+Source = Callable[[Slice], State]
+"""Where a rank has the atoms of a slice: in its state, or in what it kept of a cut."""
 
 
 def partners_of(moves: Sequence[Move], rank: int) -> tuple[int, ...]:
@@ -18,33 +22,49 @@ def partners_of(moves: Sequence[Move], rank: int) -> tuple[int, ...]:
     return tuple(sorted({m.source for m in moves if m.target == rank} | {m.target for m in moves if m.source == rank}))
 
 
-def keep(old: Storage, new: Storage, before: Sequence[Slice]) -> None:
-    """Copy what both storages hold of the slices `before`, which are the old one's."""
+def refill(new: State, source: Source, have: Sequence[Slice], moves: Sequence[Move], rank: int, connect: Callable[[Collection[int]], Link]) -> int:
+    """Fill `new` with what this rank has, the slices `have`, and with what moves to it; give others what moves to them. Returns the bytes received."""
+    keep(source, new, have)
+    partners = partners_of(moves, rank)
+    if not partners:
+        return 0
+    links = connect(partners)
+    try:
+        num_bytes = exchange(source, new, moves, rank, links)
+        links.complete()
+        return num_bytes
+    finally:
+        links.close()
+
+
+def keep(source: Source, new: State, before: Sequence[Slice]) -> None:
+    """Copy what `new` holds of the slices `before`, which this rank has."""
     new_held = {h.spec.name: h for h in new.held}
     for piece in before:
         held = new_held.get(piece.tensor)
         if held is None or max(piece.first, held.first) >= min(piece.end, held.end):
             continue
         part = msgspec.structs.replace(piece, first=max(piece.first, held.first), end=min(piece.end, held.end))
+        old = source(part)
         old_span, new_span = slice(*old.span(part)), slice(*new.span(part))
         for name in STATES:
             getattr(new, name)[new_span] = getattr(old, name)[old_span]
 
 
-def exchange(old: Storage, new: Storage, moves: Sequence[Move], rank: int, links: Links) -> int:
+def exchange(source: Source, new: State, moves: Sequence[Move], rank: int, links: Link) -> int:
     """Send what others lack and receive what this rank does, one message a pair of ranks and kind of state. Returns the bytes received."""
     for target in sorted({m.target for m in moves if m.source == rank}):
         pieces = [m.piece for m in moves if (m.source, m.target) == (rank, target)]
         for number, name in enumerate(STATES):
-            flat = getattr(old, name)
-            links.send(target, HOP, number, torch.cat([flat[slice(*old.span(piece))] for piece in pieces]))
+            parts = [getattr(old, name)[slice(*old.span(piece))] for piece, old in zip(pieces, map(source, pieces), strict=True)]
+            links.send(target, HOP, number, torch.cat(parts))
     num_bytes = 0
-    for source in sorted({m.source for m in moves if m.target == rank}):
-        spans = [slice(*new.span(m.piece)) for m in moves if (m.source, m.target) == (source, rank)]
+    for sender in sorted({m.source for m in moves if m.target == rank}):
+        spans = [slice(*new.span(m.piece)) for m in moves if (m.source, m.target) == (sender, rank)]
         sizes = [span.stop - span.start for span in spans]
         for number, name in enumerate(STATES):
             flat = getattr(new, name)
-            received = links.receive(source, HOP, number, flat.new_empty(sum(sizes)))
+            received = links.receive(sender, HOP, number, flat.new_empty(sum(sizes)))
             num_bytes += received.numel() * received.element_size()
             for span, part in zip(spans, received.split(sizes), strict=True):
                 flat[span] = part

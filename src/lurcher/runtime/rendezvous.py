@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import select
 import socket
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import timedelta
 
-from torch.distributed import DistStoreError, Store
+from torch.distributed import Store
 
 from lurcher.errors import DeadlineExpired
+from lurcher.runtime.backend import Patience
 
 _TOKEN_BYTES = 8
 _RANK_BYTES = 4
@@ -26,32 +28,45 @@ class Peer:
     has_ended: bool = False
 
 
-def meet(rank: int, peers: Collection[int], store: Store, timeout_s: float) -> dict[int, Peer]:
+def meet(rank: int, peers: Collection[int], store: Store, patience: Patience) -> dict[int, Peer]:
     """A socket to every one of `peers`, which must name `rank` in turn: the lower rank of a pair listens, the other one connects.
 
-    Raises DeadlineExpired with the ranks that did not come within `timeout_s`.
+    Raises DeadlineExpired with the ranks that did not come within `patience.connect_s`, and Interrupted.
     """
     found: dict[int, socket.socket] = {}
+    deadline_s = time.monotonic() + patience.connect_s
+
+    def wait(is_there: Callable[[], bool]) -> None:
+        try:
+            patience.wait(is_there, max(0.0, deadline_s - time.monotonic()), f"rank {rank} waited to connect")
+        except DeadlineExpired:
+            raise _late(rank, peers, found, patience) from None
+
     try:
         token = secrets.token_bytes(_TOKEN_BYTES)
         with _listener(len(peers)) as listener:
-            listener.settimeout(timeout_s)
             store.set(str(rank), f"{listener.getsockname()[1:].hex()} {token.hex()}")
             for lower in sorted(other for other in peers if other < rank):
-                store.wait([str(lower)], timedelta(seconds=timeout_s))
+                wait(lambda name=str(lower): store.check([name]))
                 name, expected = store.get(str(lower)).decode().split()
-                found[lower] = _connect(b"\0" + bytes.fromhex(name), timeout_s)
+                found[lower] = _connect(b"\0" + bytes.fromhex(name), patience.connect_s)
                 found[lower].sendall(bytes.fromhex(expected) + rank.to_bytes(_RANK_BYTES, "big"))
             while len(found) < len(peers):
-                _accept(listener, token, timeout_s, found)
-    except (TimeoutError, DistStoreError):
+                wait(lambda: bool(select.select([listener], [], [], 0.0)[0]))
+                _accept(listener, token, patience.connect_s, found)
+    except BaseException as error:
         for peer in found.values():
             peer.close()
-        missing = sorted(set(peers) - set(found))
-        raise DeadlineExpired(f"rank {rank} waited {timeout_s:g} s to connect to ranks {missing}") from None
+        if isinstance(error, TimeoutError):
+            raise _late(rank, peers, found, patience) from None
+        raise
     for peer in found.values():
         peer.setblocking(False)
     return {other: Peer(other, found[other]) for other in sorted(found)}
+
+
+def _late(rank: int, peers: Collection[int], found: Collection[int], patience: Patience) -> DeadlineExpired:
+    return DeadlineExpired(f"rank {rank} waited {patience.connect_s:g} s to connect to ranks {sorted(set(peers) - set(found))}")
 
 
 def _accept(listener: socket.socket, token: bytes, timeout_s: float, found: dict[int, socket.socket]) -> None:

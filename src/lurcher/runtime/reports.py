@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from lurcher.layout import Layout
 from lurcher.records import BenchResult
-from lurcher.runtime.messages import Border
+from lurcher.runtime.messages import Border, Cut
+
+__all__ = ["Cut", "Director", "Outcome", "Resumption", "StepReport"]
 
 
 class StepReport(msgspec.Struct, frozen=True):
@@ -27,6 +29,15 @@ class StepReport(msgspec.Struct, frozen=True):
     """Per rank: from its last acknowledgement to this one."""
     usage: NDArray[np.int64]
     """(real CPU ns, emulated ns) per chunk, and per rank (ns, 0) for all else; shape (chunks + ranks, 2)."""
+    moved_bytes: int = 0
+    """Bytes of state that passed between ranks before this iteration, for a change of layout."""
+
+
+class Resumption(NamedTuple):
+    """How to go on without ranks that are gone. `cut` None: from the present state, at the present iteration; else all go back to it."""
+
+    layout: Layout
+    cut: Cut | None = None
 
 
 class Director(Protocol):
@@ -48,12 +59,23 @@ class Director(Protocol):
         """Benchmarks of the last border; `missing` ranks gave none before the deadline."""
         ...
 
-    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str) -> Layout | None:
-        """`ranks` are gone, now or in an attempt before, which `why` says in words: the layout to go on with from `iteration`, or None to end the job."""
+    def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str, cut: Cut | None) -> Resumption | None:
+        """`ranks` are gone, now or in an attempt before, which `why` says in words; `iteration` would be the next to count: how to go on, or None to end.
+
+        `cut` is the last one that all ranks had, if there is one.
+        """
         ...
 
     def resumed(self, layout: Layout, iteration: int, pause_s: float) -> None:
-        """The job goes on with `iteration` under `layout`, so long after a rank was missed."""
+        """The job goes on with `iteration` under `layout`, so long after a rank was missed. Iterations from there on are computed again, if they were before."""
+        ...
+
+    def returning(self, absent: tuple[int, ...]) -> tuple[int, ...]:
+        """Which of the ranks that were lost shall be started again now. Asked at borders, with `run.respawn` only: must be immediate."""
+        ...
+
+    def revived(self, rank: int, pid: int) -> None:
+        """A rank that was lost takes part again, as a standby, with nothing of the state."""
         ...
 
 

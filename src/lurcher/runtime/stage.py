@@ -11,6 +11,7 @@ import torch
 
 from lurcher.config import JobConfig
 from lurcher.layout import Layout
+from lurcher.model.program import Leg
 from lurcher.records import Op
 from lurcher.runtime.context import Context
 from lurcher.runtime.decoder import SUMS_PER_LAYER, Attention, FeedForward, SavedAttention, SavedFeedForward
@@ -28,56 +29,61 @@ class _Saved(NamedTuple):
 
 
 class StageModel:
-    """The layers of the stage of `rank`; micro-batches between their forward and backward are kept here."""
+    """The layers of the stage of `rank`; micro-batches between their forward and backward are kept here, each visit by itself.
+
+    A leg may run some of the layers only. The model's ends belong to the legs that have its first and its last layer.
+    """
 
     def __init__(self, config: JobConfig, layout: Layout, rank: int, storage: Storage, group: TensorGroup, instruments: Instruments) -> None:
         where = layout.position(rank)
         stage = layout.replicas[where.dp].stages[where.pp]
-        chunk = stage.chunks[0]
-        self.is_first = where.pp == 0
-        self.is_last = where.pp == len(layout.replicas[where.dp].stages) - 1
+        layers = [layer for chunk in stage.chunks for layer in range(chunk.first, chunk.end)]
         self._group = group
         self._instruments = instruments
-        self._layers = [(Attention(storage, layer, group), FeedForward(storage, layer, group)) for layer in range(chunk.first, chunk.end)]
-        self._embedding = Embedding(storage, group) if self.is_first else None
-        self._head = Head(storage, "embed" if config.model.tied else "head", group) if self.is_last else None
+        self._layers = {layer: (Attention(storage, layer, group), FeedForward(storage, layer, group)) for layer in layers}
+        self._embedding = Embedding(storage, group) if 0 in self._layers else None
+        self._head = Head(storage, "embed" if config.model.tied else "head", group) if layout.num_layers - 1 in self._layers else None
         self._share = stage.shares[where.tp] / sum(stage.shares)
         # The head works in the backward chunk only, there and back: in layers of that chunk, which count `backward_ratio` times.
-        head_layers = config.pace.head_layers * (1.0 + 1.0 / config.pace.backward_ratio) if self.is_last else 0.0
-        self._emulated_layers = {Op.FORWARD: float(len(chunk)), Op.BACKWARD: len(chunk) + head_layers}
+        self._emulated_head_layers = config.pace.head_layers * (1.0 + 1.0 / config.pace.backward_ratio)
         self._loss_weight = 1.0 / layout.num_microbatches
-        self._saved: dict[int, _Saved] = {}
+        self._saved: dict[tuple[int, int], _Saved] = {}
         self._losses: list[torch.Tensor] = []
 
-    def forward(self, context: Context, x: torch.Tensor | None) -> torch.Tensor:
-        """The stage's output [S, H], which nobody needs on the last stage. `x` is None on the first."""
-        start_ns = self._begin(Op.FORWARD, context, SUMS_PER_LAYER * len(self._layers) + self.is_first)
-        if self._embedding is not None:
+    def forward(self, context: Context, leg: Leg, x: torch.Tensor | None) -> torch.Tensor:
+        """The leg's output [S, H], which nobody needs behind the last layer. `x` is None before the first."""
+        start_ns = self._begin(Op.FORWARD, context, leg.num_layers, SUMS_PER_LAYER * leg.num_layers + (x is None))
+        if x is None:
+            assert self._embedding is not None
             x = self._embedding.forward(context)
-        assert x is not None
         saved_layers = []
-        for attention, feed_forward in self._layers:
+        for layer in range(leg.first, leg.end):
+            attention, feed_forward = self._layers[layer]
             x, saved_attention = attention.forward(x, context)
             x, saved_feed_forward = feed_forward.forward(x, context)
             saved_layers.append((saved_attention, saved_feed_forward))
-        self._saved[context.microbatch] = _Saved(saved_layers, x)
-        self._end(Op.FORWARD, context, start_ns)
+        self._saved[context.microbatch, leg.number] = _Saved(saved_layers, x)
+        self._end(Op.FORWARD, context, leg, start_ns)
         return x
 
-    def backward(self, context: Context, grad: torch.Tensor | None) -> torch.Tensor:
-        """Gradient of the stage's input [S, H]; the weights' gradients are added up. `grad` is None on the last stage."""
-        start_ns = self._begin(Op.BACKWARD, context, SUMS_PER_LAYER * len(self._layers) + HEAD_COLLECTIVES * self.is_last)
-        saved = self._saved.pop(context.microbatch)
-        if self._head is not None:
+    def backward(self, context: Context, leg: Leg, grad: torch.Tensor | None) -> torch.Tensor:
+        """Gradient of the leg's input [S, H]; the weights' gradients are added up. `grad` is None behind the last layer."""
+        has_head = grad is None
+        work = leg.num_layers + self._emulated_head_layers * has_head
+        start_ns = self._begin(Op.BACKWARD, context, work, SUMS_PER_LAYER * leg.num_layers + HEAD_COLLECTIVES * has_head)
+        saved = self._saved.pop((context.microbatch, leg.number))
+        if grad is None:
+            assert self._head is not None
             grad, loss = self._head.run(saved.output, context, self._loss_weight)
             self._losses.append(loss)
-        assert grad is not None
-        for (attention, feed_forward), (saved_attention, saved_feed_forward) in zip(reversed(self._layers), reversed(saved.layers), strict=True):
+        for layer, (saved_attention, saved_feed_forward) in zip(reversed(range(leg.first, leg.end)), reversed(saved.layers), strict=True):
+            attention, feed_forward = self._layers[layer]
             grad = feed_forward.backward(grad, saved_feed_forward, context)
             grad = attention.backward(grad, saved_attention, context)
-        if self._embedding is not None:
+        if leg.first == 0:
+            assert self._embedding is not None
             self._embedding.backward(grad, context)
-        self._end(Op.BACKWARD, context, start_ns)
+        self._end(Op.BACKWARD, context, leg, start_ns)
         return grad
 
     def begin_iteration(self) -> None:
@@ -89,16 +95,15 @@ class StageModel:
         """Sum of the mean losses of this iteration's micro-batches; 0 where the stage is not the last."""
         return math.fsum(loss.item() for loss in self._losses)
 
-    def _begin(self, phase: Op, context: Context, num_collectives: int) -> int:
+    def _begin(self, phase: Op, context: Context, num_layers: float, num_collectives: int) -> int:
         instruments = self._instruments
         instruments.begin_chunk()
-        work = (self._emulated_layers[phase], self._share, context.num_tokens, context.sum_len_sq)
+        work = (num_layers, self._share, context.num_tokens, context.sum_len_sq)
         self._group.begin_chunk(num_collectives, partial(instruments.device.finish, phase, instruments.iteration, *work))
         instruments.device.begin()
         return time.monotonic_ns()
 
-    def _end(self, phase: Op, context: Context, start_ns: int) -> None:
+    def _end(self, phase: Op, context: Context, leg: Leg, start_ns: int) -> None:
         self._group.end_chunk()
         self._instruments.device.end()
-        only_chunk = 0
-        self._instruments.record(phase, -1, context.microbatch, only_chunk, 0, 0, start_ns, time.monotonic_ns())
+        self._instruments.record(phase, -1, context.microbatch, leg.number, 0, 0, start_ns, time.monotonic_ns())

@@ -14,41 +14,47 @@ from lurcher.config import ModelSection
 from lurcher.runtime.initial import initial_values
 from lurcher.runtime.owners import Slice
 from lurcher.runtime.shapes import Held
+from lurcher.runtime.transfer import STATES
 
 
-class Storage:
-    """What a rank holds, all zero. `param`, `grad`, `exp_avg`, `exp_avg_sq` are flat; `weight` and `weight_grad` are views by tensor name.
+class State:
+    """What of the training lasts from one iteration to the next: flat `param`, `exp_avg`, `exp_avg_sq`, undefined until they are written.
 
-    The first `num_split` elements are split tensors (they decay), the rest is held whole by every rank of the stage (norms).
+    `held` is what they hold, in that order, as `arranged` gives it. The first `num_split` elements are split tensors (they decay),
+    the rest is held whole by every rank of the stage (norms).
     """
 
-    def __init__(self, held: Sequence[Held], slices: Sequence[Slice], dtype: torch.dtype) -> None:
-        self.held = _arranged(held, slices)
-        num_elements = sum(h.num_elements for h in self.held)
+    def __init__(self, held: Sequence[Held], dtype: torch.dtype) -> None:
+        self.held = tuple(held)
+        self.num_elements = sum(h.num_elements for h in self.held)
         self.num_split = sum(h.num_elements for h in self.held if h.spec.split)
-        self.param = torch.zeros(num_elements, dtype=dtype)
-        self.grad = torch.zeros(num_elements, dtype=dtype)
-        self.exp_avg = torch.zeros(num_elements, dtype=dtype)
-        self.exp_avg_sq = torch.zeros(num_elements, dtype=dtype)
-        self.weight: dict[str, torch.Tensor] = {}
-        self.weight_grad: dict[str, torch.Tensor] = {}
+        self.param = torch.empty(self.num_elements, dtype=dtype)
+        self.exp_avg = torch.empty(self.num_elements, dtype=dtype)
+        self.exp_avg_sq = torch.empty(self.num_elements, dtype=dtype)
         self._start: dict[str, int] = {}
         start = 0
         for h in self.held:
-            end = start + h.num_elements
             self._start[h.spec.name] = start
-            self.weight[h.spec.name] = self.param[start:end].view(h.shape)
-            self.weight_grad[h.spec.name] = self.grad[start:end].view(h.shape)
-            start = end
+            start += h.num_elements
         self._by_name = {h.spec.name: h for h in self.held}
 
-    def fill_initial(self, model: ModelSection, seed: int) -> None:
-        """Give every parameter its initial value."""
-        for h in self.held:
-            self.weight[h.spec.name].copy_(torch.from_numpy(initial_values(model, seed, h)))
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the three."""
+        return self.num_elements * self.param.element_size() * len(STATES)
+
+    def copy_from(self, other: State) -> None:
+        """Take the values of a state that holds the same."""
+        for name in STATES:
+            getattr(self, name).copy_(getattr(other, name))
+
+    def has(self, piece: Slice) -> bool:
+        """Whether all atoms of the slice are here."""
+        held = self._by_name.get(piece.tensor)
+        return held is not None and held.first <= piece.first and piece.end <= held.end
 
     def span(self, piece: Slice) -> tuple[int, int]:
-        """(start, end) of a slice that this rank owns, in elements of the flat tensors."""
+        """(start, end) of a slice that is here, in elements of the flat tensors."""
         held = self._by_name[piece.tensor]
         start = self._start[piece.tensor] + (piece.first - held.first) * held.spec.atom_size
         return start, start + (piece.end - piece.first) * held.spec.atom_size
@@ -64,12 +70,33 @@ class Storage:
         return joined
 
     def shape(self, piece: Slice) -> tuple[int, ...]:
-        """Shape of a slice that this rank owns, atom dimension first."""
+        """Shape of a slice that is here, atom dimension first."""
         spec = self._by_name[piece.tensor].spec
         return (piece.end - piece.first, *spec.atom_shape) if spec.split else spec.atom_shape
 
 
-def _arranged(held: Sequence[Held], slices: Sequence[Slice]) -> tuple[Held, ...]:
+class Storage(State):
+    """The state that a rank works on, all zero, and its flat `grad`; `weight` and `weight_grad` are views by tensor name."""
+
+    def __init__(self, held: Sequence[Held], slices: Sequence[Slice], dtype: torch.dtype) -> None:
+        super().__init__(arranged(held, slices), dtype)
+        for name in STATES:
+            getattr(self, name).zero_()
+        self.grad = torch.zeros(self.num_elements, dtype=dtype)
+        self.weight: dict[str, torch.Tensor] = {}
+        self.weight_grad: dict[str, torch.Tensor] = {}
+        for h in self.held:
+            span = slice(self._start[h.spec.name], self._start[h.spec.name] + h.num_elements)
+            self.weight[h.spec.name] = self.param[span].view(h.shape)
+            self.weight_grad[h.spec.name] = self.grad[span].view(h.shape)
+
+    def fill_initial(self, model: ModelSection, seed: int) -> None:
+        """Give every parameter its initial value."""
+        for h in self.held:
+            self.weight[h.spec.name].copy_(torch.from_numpy(initial_values(model, seed, h)))
+
+
+def arranged(held: Sequence[Held], slices: Sequence[Slice]) -> tuple[Held, ...]:
     """Split tensors first, then tensors of one owner set together; the sort is stable, so the canonical order stays inside."""
     owners: dict[str, tuple[int, ...]] = {}
     for piece in slices:

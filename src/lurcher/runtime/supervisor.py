@@ -1,17 +1,17 @@
-"""Runs a job from outside its ranks: launches, collects acknowledgements, seals, holds the borders, notices the dead.
+"""Runs a job from outside its ranks: starts the processes, feeds the protocol's machine with what happens, carries out what it wants.
 
-It decides nothing about slowness: at each border it asks the director, and tells it what happened.
+It decides nothing: when an iteration counts and who is lost, the machine says (`protocol/supervisor.py`); layouts are the director's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, MutableSequence
+from collections import deque
+from collections.abc import Callable, Mapping, MutableSequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
-import msgspec
 import numpy as np
 from torch.distributed import TCPStore
 
@@ -20,47 +20,57 @@ from lurcher.errors import JobDied
 from lurcher.layout import Layout
 from lurcher.records import EVENT, Place
 from lurcher.runtime import launch
-from lurcher.runtime.ledger import Ledger
-from lurcher.runtime.messages import (
-    Ack,
-    BenchDone,
-    Border,
-    Broken,
-    Digests,
-    Failed,
-    FromRank,
-    Go,
-    Ready,
-    Resume,
-    Seal,
-    Stop,
-    ToRank,
-    receive_from_rank,
-    send,
+from lurcher.runtime.copies import choose_holders
+from lurcher.runtime.messages import Ack, BenchDone, Digests, FromRank, Spec, ToRank, receive_from_rank, send
+from lurcher.runtime.protocol.lease import MARGIN_S, lease_s
+from lurcher.runtime.protocol.supervisor import SupervisorMachine
+from lurcher.runtime.protocol.supervisor_values import (
+    AskBorder,
+    AskDirector,
+    Bordered,
+    Chosen,
+    Closed,
+    Compare,
+    Compared,
+    End,
+    Exit,
+    Exited,
+    Fence,
+    Fenced,
+    GraceOver,
+    Heard,
+    Interrupted,
+    LateToJoin,
+    Overdue,
+    Progress,
+    Rules,
+    Send,
+    Start,
+    SupervisorEffect,
+    SupervisorEvent,
+    TellBenched,
+    TellObserved,
+    TellResumed,
+    TellRevived,
+    TellStarted,
 )
 from lurcher.runtime.reports import Director, Outcome, StepReport
 from lurcher.runtime.worker import PROGRESS_FIELDS, rank_main
 
-M = TypeVar("M", Ready, Ack, BenchDone, Digests)
+M = TypeVar("M", Ack, BenchDone, Digests)
 
 POLL_S = 0.2
-MORE_ATTEMPTS = 3
-"""To go on under one layout, beyond one for each rank that could be lost on the way."""
 GRACE_S = 1.0
 """After a rank reports a failure: time for the process that caused it to be seen dead, so that the culprit is named and not a victim."""
-
-
-class Lost(Exception):
-    """Ranks are gone; the words name them and say how."""
-
-    def __init__(self, ranks: Collection[int], words: str) -> None:
-        super().__init__(words)
-        self.ranks = frozenset(ranks)
-        self.words = words
+INTERRUPTED_S = 0.5
+"""Longest wait for the ranks to end after Ctrl-C."""
 
 
 class Supervisor:
-    """One job. `should_stop` is asked at every poll: a Ctrl-C ends the job within a fraction of a second."""
+    """One job. `should_stop` is asked at every poll: a Ctrl-C ends the job within a fraction of a second.
+
+    `rank_main` is what a rank's process runs, with the arguments of `worker.rank_main`; it must be picklable.
+    """
 
     def __init__(
         self,
@@ -69,230 +79,218 @@ class Supervisor:
         places: tuple[Place, ...],
         director: Director,
         should_stop: Callable[[], bool],
+        rank_main: Callable[..., None] = rank_main,
     ) -> None:
         self._config = config
         self._layout = layout
         self._places = {p.rank: p for p in places}
         self._director = director
         self._should_stop = should_stop
-        self._ledger = Ledger(layout.members)
+        self._rank_main = rank_main
+        self._machine = SupervisorMachine(_rules(config), layout, self._name, self._holders)
         self._ranks: dict[int, launch.RankProcess] = {}
+        self._started: list[launch.RankProcess] = []
         self._progress: MutableSequence[int] = []
-        self._iteration = 0  # the next one to be sealed
-        self._generation = layout.generation  # the highest one named so far
+        self._port = 0
+        self._said: dict[tuple[int, type], FromRank] = {}  # what each rank said last, of every kind
+        self._phase = ""
+        self._phase_s = 0.0
+        self._grace_s: float | None = None
+        self._missed_s: float | None = None
+        self._end: End | None = None
 
     def run(self) -> Outcome:
         """The whole job; raises JobDied with one line naming rank, host and reason. Leaves no process behind."""
         listener = launch.loopback_socket()
         timeout = timedelta(seconds=self._config.run.start_deadline_s)
-        port = listener.getsockname()[1]
-        store = TCPStore(launch.LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach())
-        started, self._progress = launch.start_ranks(self._config, self._layout, port, rank_main, PROGRESS_FIELDS)
-        self._ranks = {r.rank: r for r in started}
+        self._port = listener.getsockname()[1]
+        store = TCPStore(launch.LOOPBACK, self._port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach())
         patience_s = 0.0
         try:
-            outcome = self._run_iterations()
-            patience_s = self._config.run.stop_deadline_s
-            return outcome
-        except Lost as lost:
-            raise JobDied(lost.words) from None
-        except _Interrupted:
-            self._broadcast(Stop())
-            patience_s = 0.5
-            return Outcome("interrupted", self._iteration)
+            self._start()
+            while self._end is None:
+                for event in self._happened():
+                    self._feed(event)
+                late = self._late()
+                if late is not None:
+                    self._feed(late)
+            if self._end.how == "died":
+                raise JobDied(self._end.words)
+            patience_s = self._config.run.stop_deadline_s if self._end.how == "done" else INTERRUPTED_S
+            return Outcome(self._end.how, self._machine.ledger.iteration)
         finally:
-            launch.end_ranks(started, patience_s)
+            launch.end_ranks(self._started, patience_s)
             del store
 
-    def _run_iterations(self) -> Outcome:
-        ready = self._collect(Ready, self._config.run.start_deadline_s, "to be built")
-        self._director.started({r: m.pid for r, m in ready.items()})
-        self._broadcast(Go())
-        while True:
-            try:
-                self._iterate()
-                return Outcome("done", self._iteration)
-            except Lost as lost:
-                if self._config.run.on_death == "end":
-                    raise
-                self._recover(lost)
+    # --- events -------------------------------------------------------------------------------------------------------------------
 
-    def _iterate(self) -> None:
-        """Iterations from the present one to the end of the job."""
-        last = self._config.job.iterations - 1
-        while self._iteration <= last:
-            acks = self._collect(Ack, self._config.run.step_deadline_s, f"to acknowledge iteration {self._iteration}")
-            for rank, ack in acks.items():
-                self._ledger.acknowledge(rank, ack.generation, ack.iteration)
-            border = self._seal(acks, stop=self._iteration == last)
-            report = _report(self._iteration, self._layout, acks)
-            self._iteration += 1
-            self._director.observe(report)
-            self._hold(border)
-
-    def _seal(self, acks: dict[int, Ack], *, stop: bool) -> Border:
-        """Seal the iteration and tell every rank, with the border that follows."""
-        if not all(ack.finite for ack in acks.values()):
-            self._ledger.seal(self._iteration, "ABORT")
-            raise JobDied(f"iteration {self._iteration} has a gradient that is not finite; lower optim.lr or set optim.clip_norm")
-        border = self._director.border(self._iteration)
-        every = self._config.run.verify_every
-        digest = bool(every) and (self._iteration % every == every - 1 or stop)
-        border = Border(None if stop else border.layout, border.bench, digest, stop)
-        commit = self._ledger.seal(self._iteration, "COMMIT") == "COMMIT"
-        self._broadcast(Seal(self._ledger.generation, self._iteration, commit, border))
-        return border
-
-    def _hold(self, border: Border) -> None:
-        """Keep the ranks at the border until what it asks for is done, then let them go."""
-        deadline_s = self._config.run.step_deadline_s
-        if border.digest:
-            self._compare_digests()
-        if border.bench:
-            done = self._collect(BenchDone, deadline_s, "to finish its benchmark", of=border.bench, partial=True)
-            results = tuple(done[r].result for r in sorted(done))
-            self._director.benched(results, tuple(sorted(set(border.bench) - set(done))))
-        if border.layout is not None:
-            self._switch(border.layout)
-        elif (border.bench or border.digest) and not border.stop:
-            self._broadcast(Go())
-
-    def _switch(self, layout: Layout) -> None:
-        """Once every rank is ready for it, the layout is in force."""
-        self._generation = max(self._generation, layout.generation)
-        self._collect(Ready, self._config.run.step_deadline_s, f"to get ready for generation {layout.generation}", generation=layout.generation)
-        self._ledger.advance(layout.generation, layout.members)
-        self._layout = layout
-        self._broadcast(Go())
-
-    def _recover(self, lost: Lost) -> None:
-        """Go on without the lost ranks, under the layout that the director names; more may be lost on the way."""
-        begin = time.monotonic()
-        gone: set[int] = set()
-        for _ in range(len(self._ranks) + MORE_ATTEMPTS):
-            gone |= lost.ranks
-            for rank in lost.ranks:
-                launch.end_ranks([self._ranks.pop(rank)], patience_s=0.0)
-            self._ledger.seal(self._iteration, "ABORT")
-            layout = self._director.lost(tuple(sorted(gone)), self._layout, self._iteration, lost.words) if self._ranks else None
-            if layout is None:
-                raise lost
-            self._generation += 1
-            layout = msgspec.structs.replace(layout, generation=self._generation)
-            self._broadcast(Resume(layout, tuple(sorted(gone)), self._iteration))
-            try:
-                self._switch(layout)
-            except Lost as more:
-                lost = more
-                continue
-            self._director.resumed(layout, self._iteration, time.monotonic() - begin)
-            return
-        raise lost
-
-    def _compare_digests(self) -> None:
-        got = self._collect(Digests, self._config.run.step_deadline_s, "to hash its state")
-        seen: dict[str, tuple[int, str]] = {}
-        for rank in sorted(got):
-            for name, digest in got[rank].digests.items():
-                owner, first = seen.setdefault(name, (rank, digest))
-                if digest != first:
-                    raise JobDied(
-                        f"ranks {owner} and {rank} hold different bits of {name} after iteration {self._iteration - 1}: the training has split"
-                    )
-
-    def _collect(
-        self, kind: type[M], deadline_s: float, what: str, *, of: Collection[int] | None = None, generation: int | None = None, partial: bool = False
-    ) -> dict[int, M]:
-        """One message of `kind` from each rank, or each of `of`. The deadline runs from the last sign of progress of any rank.
-
-        With a `generation` only what ranks say of that one counts: all else was said before they heard of it.
-        """
-        ranks = set(self._ranks) if of is None else set(of)
-        got: dict[int, M] = {}
-        broken: dict[int, str] = {}  # they have lost a peer, which is either dead, and the poll will say so, or the one that stays silent
-        begin = time.monotonic()
-        while waiting := ranks - set(got):
-            for message in self._poll(waiting):
-                if isinstance(message, Broken):
-                    if generation is None or message.generation >= generation:
-                        broken[message.rank] = message.reason
-                    continue
-                if generation is not None and getattr(message, "generation", -1) != generation:
-                    continue
-                if not isinstance(message, kind):
-                    raise JobDied(f"rank {message.rank} sent {type(message).__name__} while it had {what}")
-                got[message.rank] = message
-            last_sign = max([begin] + [self._progress[r * PROGRESS_FIELDS + 2] * 1e-9 for r in self._ranks])
-            if time.monotonic() - last_sign > deadline_s:
-                if partial:
-                    return got
-                raise self._who_hangs(waiting - broken.keys(), deadline_s, what)
-            if waiting <= broken.keys() and time.monotonic() - begin > GRACE_S:
-                raise Lost((), f"ranks {sorted(broken)} lost a connection, and none is dead: {next(iter(broken.values()))}")
-        return got
-
-    def _poll(self, waiting: set[int]) -> list[FromRank]:
-        """Messages of the ranks waited for that are there, or arrive within a moment. Raises Lost when a rank is dead or failed."""
+    def _happened(self) -> list[SupervisorEvent]:
+        """What has happened, or does within a moment."""
         if self._should_stop():
-            raise _Interrupted
-        by_conn = {self._ranks[r].conn: r for r in waiting}
-        alive = [r.process.sentinel for r in self._ranks.values() if r.process.exitcode is None]
-        messages = []
-        for conn in wait([*by_conn, *alive], timeout=POLL_S):
-            if not isinstance(conn, Connection):
-                continue
-            try:
-                message = receive_from_rank(conn)
-            except (EOFError, ConnectionResetError):
-                raise self._who_died(by_conn[conn], "") from None
-            if isinstance(message, Failed):
-                raise self._who_died(message.rank, message.reason)
-            messages.append(message)
-        dead = [r.rank for r in self._ranks.values() if r.process.exitcode]
-        if dead and not messages:
-            raise self._who_died(dead[0], "")
-        return messages
+            return [Interrupted()]
+        pipes = {r.conn: r for r in self._ranks.values() if not r.is_closed}
+        running = [r.process.sentinel for r in self._ranks.values() if not r.is_over and r.process.exitcode is None]
+        heard: list[SupervisorEvent] = []
+        for ready in wait([*pipes, *running], timeout=POLL_S):
+            if isinstance(ready, Connection):
+                heard.append(self._hear(pipes[ready]))
+        return [*heard, *self._exits()]
 
-    def _who_died(self, reporter: int, reason: str) -> Lost:
-        """The processes that were killed; the reporter itself only if none was. Peers of a dead rank fail within milliseconds of it."""
-        deadline = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline:
-            killed = [r for r in self._ranks.values() if r.process.exitcode is not None and r.process.exitcode < 0]
-            if killed:
-                words = " and ".join(f"{self._name(r.rank)} {r.how_it_ended()}" for r in killed)
-                return Lost([r.rank for r in killed], f"{words} in iteration {self._iteration}")
-            time.sleep(0.01)
-        r = self._ranks[reporter]
-        return Lost([reporter], f"{self._name(reporter)} failed in iteration {self._iteration}: {reason or r.how_it_ended()}")
+    def _hear(self, r: launch.RankProcess) -> SupervisorEvent:
+        try:
+            message = receive_from_rank(r.conn)
+        except (EOFError, ConnectionResetError):
+            r.is_closed = True
+            return Closed(r.rank)
+        self._said[r.rank, type(message)] = message
+        return Heard(r.rank, message)
 
-    def _who_hangs(self, silent: set[int], deadline_s: float, what: str) -> Lost:
-        """The absent rank, not its waiters: the one whose own progress is least."""
-        if not silent:
-            return Lost((), f"no rank got on for {deadline_s:g} s; each had {what}")
-        stuck = min(silent, key=lambda r: tuple(self._progress[r * PROGRESS_FIELDS : r * PROGRESS_FIELDS + PROGRESS_FIELDS]))
-        return Lost([stuck], f"{self._name(stuck)} made no progress for {deadline_s:g} s; it had {what}")
+    def _exits(self) -> list[SupervisorEvent]:
+        """Processes that ended otherwise than well, once all that they said was heard: all in one, for a node takes its ranks along."""
+        exits = []
+        for r in self._ranks.values():
+            code = None if r.is_over else r.process.exitcode
+            if code and (r.is_closed or not r.conn.poll(0)):
+                r.is_over = True
+                exits.append(Exit(r.rank, code < 0, r.how_it_ended()))
+        return [Exited(tuple(exits))] if exits else []
+
+    def _late(self) -> SupervisorEvent | None:
+        """A deadline that has passed. That of a phase runs from the last sign of progress of any rank."""
+        machine, now_s = self._machine, time.monotonic()
+        phase = f"{machine.phase} {machine.what}"
+        if phase != self._phase:
+            self._phase, self._phase_s = phase, now_s
+        self._grace_s = (self._grace_s or now_s) if machine.in_grace else None
+        if self._grace_s is not None and now_s - self._grace_s > GRACE_S:
+            self._grace_s = None
+            return GraceOver()
+        progress = tuple((rank, self._progress_of(rank)) for rank in sorted(machine.alive))
+        if machine.waiting and now_s - max([self._phase_s] + [p.at_ns * 1e-9 for _, p in progress]) > machine.deadline_s:
+            self._phase = ""
+            return Overdue(progress)
+        start_s = self._config.run.start_deadline_s
+        return next((LateToJoin(rank) for rank in sorted(machine.starting) if now_s - self._ranks[rank].started_s > start_s), None)
+
+    def _progress_of(self, rank: int) -> Progress:
+        base = rank * PROGRESS_FIELDS
+        return Progress(*self._progress[base : base + PROGRESS_FIELDS])
+
+    # --- effects ------------------------------------------------------------------------------------------------------------------
+
+    def _feed(self, event: SupervisorEvent) -> None:
+        """Tell the machine, carry out what it wants, and tell it the answers."""
+        events = deque([event])
+        while events:
+            effects = self._machine.on(events.popleft())
+            if self._missed_s is None and self._machine.is_recovering:
+                self._missed_s = time.monotonic()
+            for effect in effects:
+                answer = self._do(effect)
+                if answer is not None:
+                    events.append(answer)
+
+    def _do(self, effect: SupervisorEffect) -> SupervisorEvent | None:
+        """Carry out one effect; the answer, where it has one."""
+        match effect:
+            case Send(rank, message):
+                self._send(rank, message)
+            case AskBorder(iteration, absent):
+                border = self._director.border(iteration)
+                asks = self._config.run.respawn and bool(absent)
+                return Bordered(border, self._director.returning(tuple(sorted(absent))) if asks else ())
+            case Compare(iteration):
+                ranks = sorted(self._machine.digested)
+                return Compared(differing({rank: self._last(rank, Digests).digests for rank in ranks}, iteration))
+            case Fence(ranks):
+                return self._fence(ranks)
+            case AskDirector(lost, layout, iteration, why, cut):
+                return Chosen(self._director.lost(lost, layout, iteration, why, cut))
+            case Start(rank, layout, iteration):
+                self._start_process(Spec(rank, self._config, layout, launch.LOOPBACK, self._port, iteration, joins=True))
+            case End():
+                self._end = effect
+            case _:
+                self._tell(effect)
+        return None
+
+    def _tell(self, effect: SupervisorEffect) -> None:
+        """Let the director know."""
+        director = self._director
+        match effect:
+            case TellStarted():
+                director.started({rank: r.pid for rank, r in self._ranks.items()})
+            case TellObserved(iteration, layout):
+                director.observe(_report(iteration, layout, [self._last(rank, Ack) for rank in layout.ranks]))
+            case TellBenched(ranks, missing):
+                director.benched(tuple(self._last(rank, BenchDone).result for rank in sorted(ranks)), tuple(sorted(missing)))
+            case TellResumed(layout, iteration):
+                pause_s = time.monotonic() - (self._missed_s or 0.0)
+                self._missed_s = None
+                director.resumed(layout, iteration, pause_s)
+            case TellRevived(rank):
+                director.revived(rank, self._ranks[rank].pid)
+
+    def _send(self, rank: int, message: ToRank) -> None:
+        try:
+            send(self._ranks[rank].conn, message)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it is dead, and the next poll says so
+
+    def _fence(self, ranks: frozenset[int]) -> Fenced:
+        launch.fence([self._ranks.pop(rank) for rank in sorted(ranks)], lease_s(self._config.run.step_deadline_s) + MARGIN_S)
+        return Fenced(ranks)
+
+    # --- processes ----------------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        members = self._layout.members
+        self._progress = launch.warm_context().RawArray("q", (max(members) + 1) * PROGRESS_FIELDS)
+        for rank in members:
+            self._start_process(Spec(rank, self._config, self._layout, launch.LOOPBACK, self._port))
+
+    def _start_process(self, spec: Spec) -> None:
+        base = spec.rank * PROGRESS_FIELDS
+        self._progress[base : base + PROGRESS_FIELDS] = [0] * PROGRESS_FIELDS
+        self._ranks[spec.rank] = launch.start_rank(spec, self._rank_main, self._progress)
+        self._started.append(self._ranks[spec.rank])
+
+    # --- facts --------------------------------------------------------------------------------------------------------------------
+
+    def _last(self, rank: int, kind: type[M]) -> M:
+        message = self._said[rank, kind]
+        assert isinstance(message, kind)
+        return message
 
     def _name(self, rank: int) -> str:
         place = self._places.get(rank)
         return f"rank {rank} (host {place.host}, pid {self._ranks[rank].pid})" if place else f"rank {rank}"
 
-    def _broadcast(self, message: ToRank) -> None:
-        for r in self._ranks.values():
-            try:
-                send(r.conn, message)
-            except (BrokenPipeError, ConnectionResetError):
-                continue  # the next poll finds it dead and says so
+    def _holders(self, layout: Layout) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(choose_holders(layout, {rank: place.host for rank, place in self._places.items()}).items()))
 
 
-class _Interrupted(Exception):
-    """The caller asked the job to stop."""
+def differing(digests: Mapping[int, Mapping[str, str]], iteration: int) -> str:
+    """Two owners of one slice that hold different bits after the iteration, in words; empty if there are none."""
+    seen: dict[str, tuple[int, str]] = {}
+    for rank, of_rank in digests.items():
+        for name, digest in of_rank.items():
+            owner, first = seen.setdefault(name, (rank, digest))
+            if digest != first:
+                return f"ranks {owner} and {rank} hold different bits of {name} after iteration {iteration}: the training has split"
+    return ""
 
 
-def _report(iteration: int, layout: Layout, acks: dict[int, Ack]) -> StepReport:
+def _rules(config: JobConfig) -> Rules:
+    run, recovers = config.run, config.run.on_death == "recover"
+    copy_every = run.copy_every if recovers else 0
+    return Rules(config.job.iterations, recovers, run.verify_every, copy_every, run.start_deadline_s, run.step_deadline_s)
+
+
+def _report(iteration: int, layout: Layout, acks: list[Ack]) -> StepReport:
     """What the working ranks did; a standby only waited."""
-    working = [acks[rank] for rank in layout.ranks]
-    first = working[0]
-    events = np.concatenate([np.frombuffer(ack.events, dtype=EVENT) for ack in working])
-    usage = np.concatenate([np.frombuffer(ack.usage, dtype="<i8").reshape(-1, 2) for ack in working])
-    windows = {ack.rank: (ack.start_ns, ack.end_ns) for ack in working}
-    return StepReport(iteration, layout, first.loss, first.grad_norm, first.lr, events, windows, usage)
+    first = acks[0]
+    events = np.concatenate([np.frombuffer(ack.events, dtype=EVENT) for ack in acks])
+    usage = np.concatenate([np.frombuffer(ack.usage, dtype="<i8").reshape(-1, 2) for ack in acks])
+    windows = {ack.rank: (ack.start_ns, ack.end_ns) for ack in acks}
+    return StepReport(iteration, layout, first.loss, first.grad_norm, first.lr, events, windows, usage, sum(ack.moved_bytes for ack in acks))

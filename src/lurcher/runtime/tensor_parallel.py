@@ -14,8 +14,8 @@ import torch
 
 from lurcher.layout import Stage
 from lurcher.records import Op
+from lurcher.runtime.backend import Link
 from lurcher.runtime.instruments import Instruments
-from lurcher.runtime.links import Links
 
 _Result = TypeVar("_Result")
 
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 class TensorGroup:
     """`stage`'s ranks as seen by one of them; `event_group` is the id under which events are recorded."""
 
-    def __init__(self, stage: Stage, links: Links | None, event_group: int, instruments: Instruments) -> None:
+    def __init__(self, stage: Stage, links: Link | None, event_group: int, instruments: Instruments) -> None:
         self._ranks = stage.ranks
         self._links = links if stage.tp_size > 1 else None
         self._event_group = event_group
