@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import time
 import tracemalloc
@@ -179,6 +180,7 @@ def memory(make: Make, num: int, seed: int, *, with_residual: bool = False) -> M
     for part in rows:
         for i, (value, tokens, squares, seconds) in enumerate(part):
             detector.update(fit.update(value * seconds, tokens, squares) if with_residual else value, i)
+        gc.collect()  # what awaits collection is not held
         held.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
     return Memory(held[1], held[1] - held[0])
