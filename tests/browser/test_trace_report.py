@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.browser.opened import CHROMIUM, HOSTILE, open_page
 
 from lurcher.analyze.trace import explain_trace
