@@ -28,7 +28,7 @@ from rich.console import Console
 
 import reconfigure_restart as restart
 from lurcher.config import JobConfig, JobSection, LayoutSection, ModelSection, PaceSection, RunSection
-from lurcher.control.death import UNMEASURED, plan_without
+from lurcher.control.death import UNMEASURED, way_on
 from lurcher.layout import LayerRange, Layout, Replica, Stage
 from lurcher.records import BenchResult, Op, Place
 from lurcher.runtime.messages import Border, Cut
@@ -81,7 +81,8 @@ class Orders:
 
     def lost(self, ranks: tuple[int, ...], layout: Layout, iteration: int, why: str, cut: Cut | None) -> Resumption | None:
         """The planner's layout."""
-        return None if (plan := plan_without(self._config.model, layout, ranks, UNMEASURED, "1f1b")[0]) is None else Resumption(plan.layout)
+        way = way_on(self._config.model, layout, ranks, UNMEASURED, "1f1b", iteration, cut)
+        return None if way.plan is None else Resumption(way.plan.layout, way.cut)
 
     def returning(self, absent: tuple[int, ...]) -> tuple[int, ...]:
         """Nobody comes back."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import torch
+from reference import Trained, train
 from torch.distributed import TCPStore
 
 from lurcher.config import JobConfig
@@ -147,3 +148,14 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
     digests = engine.digests()
     engine.close()
     return RankResult(state, digests, losses, norms, rates, events, generations, len(beats), received_bytes)
+
+
+def references_of(jobs: list[Job]) -> dict[bytes, Trained]:
+    """What one process in plain torch makes of the jobs, by `key_of`: layouts change nothing, so jobs that differ in them only share one."""
+    torch.set_num_threads(1)
+    return {key: train(job.config, job.iterations) for key, job in {key_of(job): job for job in jobs}.items()}
+
+
+def key_of(job: Job) -> bytes:
+    """All of a job that decides what is trained."""
+    return msgspec.json.encode((job.config.model, job.config.job, job.iterations))

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import torch
 from comparison import owners_of_slices, worst_error
-from reference import Trained, train
-from spawned import Job, RankResult, run_jobs
+from reference import Trained
+from spawned import Job, RankResult, key_of, references_of, run_jobs
 from test_exact import NUM_LAYERS, NUM_MICROBATCHES, TP2, built, make_config, uniform
 
 from lurcher.layout import LayerRange, Layout, Replica, Stage
@@ -83,12 +83,7 @@ def results() -> dict[str, dict[int, RankResult]]:
 
 @pytest.fixture(scope="module")
 def references() -> dict[bytes, Trained]:
-    torch.set_num_threads(1)
-    return {key: train(job.config, job.iterations) for key, job in {key_of(job): job for job in JOBS}.items()}
-
-
-def key_of(job: Job) -> bytes:
-    return msgspec.json.encode((job.config.model, job.config.job))
+    return references_of(JOBS)
 
 
 @every_job

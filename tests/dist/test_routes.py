@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from comparison import owners_of_slices, worst_error
-from reference import Trained, train
+from reference import Trained
 from routed_layouts import crossings_of, routed, runs_of, shuffled
-from spawned import Job, RankResult, run_jobs
+from spawned import Job, RankResult, key_of, references_of, run_jobs
 from test_exact import NUM_LAYERS, NUM_MICROBATCHES, TP2, built, make_config, uniform
 from test_move import random_layout
 
@@ -81,12 +81,7 @@ def results() -> dict[str, dict[int, RankResult]]:
 
 @pytest.fixture(scope="module")
 def references() -> dict[bytes, Trained]:
-    torch.set_num_threads(1)
-    return {key: train(job.config, job.iterations) for key, job in {key_of(job): job for job in JOBS}.items()}
-
-
-def key_of(job: Job) -> bytes:
-    return msgspec.json.encode((job.config.model, job.config.job, job.iterations))
+    return references_of(JOBS)
 
 
 def layouts_of(job: Job) -> list[Layout]:

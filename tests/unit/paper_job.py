@@ -13,7 +13,7 @@ import numpy as np
 from lurcher.config import DetectSection, ModelSection, PlanSection
 from lurcher.control.background import Planner
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.death import plan_without
+from lurcher.control.death import way_on
 from lurcher.control.orders import BenchReport, Outbox, PlanReport, RanksLost, StepSummary
 from lurcher.layout import Layout
 from lurcher.model.critical_path import compile_schedule, finish_times
@@ -169,7 +169,7 @@ NUM_ATOMS = 8
 def _without(coordinator: Coordinator, layout: Layout, lost: tuple[int, ...], iteration: int, said: list[Outbox]) -> Layout:
     """As the supervisor does it: the plan for those who are left, and then a word to the coordinator."""
     model = ModelSection(num_layers=layout.num_layers, num_kv_heads=NUM_ATOMS)
-    plan, _ = plan_without(model, layout, lost, coordinator.view.rates(coordinator.watchlist.slowdown), "1f1b")
+    plan = way_on(model, layout, lost, coordinator.view.rates(coordinator.watchlist.slowdown), "1f1b", iteration, None).plan
     assert plan is not None
     done = Reconfiguration(plan, plan.layout.generation, iteration, 0.2, 0, "applied", plan.reason)
     said.append(coordinator.step(float(iteration), RanksLost(iteration, lost, done)))

@@ -15,7 +15,7 @@ from tests.unit.test_director import Notes, director, report
 
 from lurcher.config import DetectSection, JobConfig, ModelSection, PlanSection
 from lurcher.control.coordinator import Coordinator
-from lurcher.control.death import UNMEASURED, plan_without, way_on
+from lurcher.control.death import UNMEASURED, way_on
 from lurcher.control.diagnosis import diagnose
 from lurcher.control.orders import Outbox, RanksLost
 from lurcher.ingest.run_directory import read_run
@@ -50,7 +50,7 @@ def test_while_the_others_hold_the_whole_model_nobody_goes_back() -> None:
     layout = grid(1, 2, 2)
     way = way_on(MODEL, layout, {1}, UNMEASURED, "1f1b", 23, cut_of(layout))
     assert way.plan is not None and way.cut is None and way.reason == way.plan.reason
-    assert (way.plan, way.reason) == plan_without(MODEL, layout, {1}, UNMEASURED, "1f1b")
+    assert way == way_on(MODEL, layout, {1}, UNMEASURED, "1f1b", 23, None)
 
 
 def test_the_last_owners_of_a_stage_take_all_back_to_the_cut_and_the_reason_says_how_far_and_why() -> None:
@@ -92,7 +92,7 @@ def test_a_rank_that_left_between_the_cut_and_now_has_nothing_of_it() -> None:
     """Its name is in the cut, but not in the layout in force."""
     before = grid(1, 2, 2)
     (holder,) = holders(cut_of(before), 0)
-    plan, _ = plan_without(MODEL, before, {holder}, UNMEASURED, "1f1b")
+    plan = way_on(MODEL, before, {holder}, UNMEASURED, "1f1b", 0, None).plan
     assert plan is not None
     cut = Cut(20, before, ((0, holder), (holder, 0)))  # nobody else keeps anything for another
     assert way_on(MODEL, before, {0, 2}, UNMEASURED, "1f1b", 23, cut).cut == cut
@@ -225,7 +225,7 @@ def only_rank_0(told):
 @pytest.mark.parametrize("back", [0, 9])
 def test_going_back_raises_no_alarm_and_a_fault_after_it_is_found(back: int) -> None:
     layout = Layout.uniform(tp=2, pp=2, dp=2, num_layers=4, num_microbatches=32)
-    plan, _ = plan_without(ModelSection(num_layers=4), layout, {5}, UNMEASURED, "1f1b")
+    plan = way_on(ModelSection(num_layers=4), layout, {5}, UNMEASURED, "1f1b", 0, None).plan
     assert plan is not None
     after = msgspec.structs.replace(plan.layout, generation=1)
     died, fault = 49, 49 - back + 25

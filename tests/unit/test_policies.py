@@ -13,7 +13,7 @@ from lurcher.config import DetectSection, PlanSection
 from lurcher.control.coordinator import Coordinator
 from lurcher.control.exclusion import propose_exclusion
 from lurcher.control.orders import Outbox
-from lurcher.control.planners import situation_of
+from lurcher.control.planners import priced
 from lurcher.control.policies import LEVELS, POLICIES, REBALANCE, RELAYOUT, RESTART
 from lurcher.layout import Layout
 from lurcher.model.price import price
@@ -112,7 +112,7 @@ def test_resihp_takes_tensor_groups_then_layers_then_micro_batches() -> None:
 def test_exclusion_is_the_published_rule(slowdowns: dict[int, float]) -> None:
     speeds = [1 / slowdowns.get(rank, 1.0) for rank in range(4)]
     expected = power_of_two(speeds)
-    plans = propose_exclusion(situation_of(problem(WIDE, slowdowns)))
+    plans = propose_exclusion(priced(problem(WIDE, slowdowns)))
     stage = plans[0].layout.replicas[0].stages[0] if plans else WIDE.replicas[0].stages[0]
     assert stage.ranks == expected
     # An oracle of its own: k times the slowest of the k fastest, over powers of two.
@@ -123,7 +123,7 @@ def test_exclusion_is_the_published_rule(slowdowns: dict[int, float]) -> None:
 def test_a_rank_that_stands_by_on_the_node_takes_the_place_of_a_slow_one() -> None:
     stages = WIDE.replicas[0].stages[0]
     two = Layout(4, 32, (type(WIDE.replicas[0])((type(stages)((0, 1), (1, 1), stages.chunks),), 16), WIDE.replicas[1]), standby=(2, 3))
-    (plan,) = propose_exclusion(situation_of(problem(two, {1: 4.0, 3: 2.0})))
+    (plan,) = propose_exclusion(priced(problem(two, {1: 4.0, 3: 2.0})))
     assert plan.layout.replicas[0].stages[0].ranks == (0, 2) and plan.layout.standby == (1, 3)
     assert plan.actions[0].kind == "standby" and "rank 2" in plan.actions[0].text
 

@@ -25,9 +25,6 @@ from lurcher.runtime.transfer import STATES, Move, least_moves, without
 
 UNMEASURED = Rates(forward_s=1e-3, backward_s=2e-3)
 """What a layer takes as long as nothing was measured: of plans that only differ in who works, their order is the same for any."""
-ELEMENT_BYTES = 4
-"""Of an element of the state (float32)."""
-
 MovesTo = Callable[[Sequence[Slice]], Sequence[Move]]
 """What gets the state to the owners of these slices; LurcherError where nothing can."""
 
@@ -40,31 +37,33 @@ class Way(NamedTuple):
     reason: str
 
 
-def way_on(model: ModelSection, layout: Layout, lost: Collection[int], rates: Rates, schedule: str, iteration: int, cut: Cut | None) -> Way:
+def way_on(
+    model: ModelSection,
+    layout: Layout,
+    lost: Collection[int],
+    rates: Rates,
+    schedule: str,
+    iteration: int,
+    cut: Cut | None,
+    *,
+    element_bytes: int = 4,
+) -> Way:
     """The fastest plan for the ranks that are left: from the present state, or if they do not hold all of it, from the last cut.
 
-    `iteration` is the first one that does not count; the cut has fewer, and those in between are computed again.
+    Only what the engine carries out, and what the survivors hold the state for. `iteration` is the first one that does not count; the cut has
+    fewer, and those in between are computed again. `element_bytes` is the size of an element of the state.
     """
     plans = _plans(model, layout, lost, rates, schedule)
-    plan, refused = _first(model, plans, _present(model, layout, lost))
+    plan, refused = _first(model, plans, _present(model, layout, lost), element_bytes)
     if plan is not None:
         return Way(plan, None, plan.reason)
     gone = _gone(model, layout, lost)
     if cut is None or not gone:
         return Way(None, None, refused)
-    plan, refused_too = _first(model, plans, _from_cut(model, layout, lost, cut))
+    plan, refused_too = _first(model, plans, _from_cut(model, layout, lost, cut), element_bytes)
     if plan is None:
         return Way(None, None, f"{refused}; {refused_too}")
     return Way(plan, cut, f"{'; '.join(action.text for action in plan.actions)}; {gone}, so {_say_back(iteration, cut)}")
-
-
-def plan_without(model: ModelSection, layout: Layout, lost: Collection[int], rates: Rates, schedule: str) -> tuple[Plan | None, str]:
-    """The fastest plan for the ranks that are left from the present state, and why it; or None and why there is none.
-
-    Only what the engine carries out, and what the survivors hold the state for: their own, or that of another owner.
-    """
-    plan, refused = _first(model, _plans(model, layout, lost, rates, schedule), _present(model, layout, lost))
-    return plan, refused if plan is None else plan.reason
 
 
 def _plans(model: ModelSection, layout: Layout, lost: Collection[int], rates: Rates, schedule: str) -> list[Plan]:
@@ -82,7 +81,7 @@ def _plans(model: ModelSection, layout: Layout, lost: Collection[int], rates: Ra
     return found
 
 
-def _first(model: ModelSection, plans: Sequence[Plan], moves_to: MovesTo) -> tuple[Plan | None, str]:
+def _first(model: ModelSection, plans: Sequence[Plan], moves_to: MovesTo, element_bytes: int) -> tuple[Plan | None, str]:
     """The first plan that can be carried out, or why the last one cannot."""
     refused = "no layout of the ranks that are left holds the whole model"
     for plan in plans:
@@ -90,7 +89,7 @@ def _first(model: ModelSection, plans: Sequence[Plan], moves_to: MovesTo) -> tup
         if not refused:
             sizes = {spec.name: spec.atom_size for spec in tensor_specs(model)}
             num_elements = sum((move.piece.end - move.piece.first) * sizes[move.piece.tensor] for move in moves)
-            return msgspec.structs.replace(plan, bytes_moved=num_elements * len(STATES) * ELEMENT_BYTES), ""
+            return msgspec.structs.replace(plan, bytes_moved=num_elements * len(STATES) * element_bytes), ""
     return None, refused
 
 

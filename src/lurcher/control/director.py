@@ -144,7 +144,8 @@ class LiveDirector:
     def _way_on(self, ranks: tuple[int, ...], layout: Layout, iteration: int, cut: Cut | None) -> Way:
         view, slowdown = self._coordinator.view, self._coordinator.watchlist.slowdown
         rates = view.rates(slowdown) if view.ready else UNMEASURED
-        return way_on(self._config.model, layout, ranks, rates, self._config.layout.schedule, iteration, cut)
+        element_bytes = 8 if self._config.job.dtype == "float64" else 4
+        return way_on(self._config.model, layout, ranks, rates, self._config.layout.schedule, iteration, cut, element_bytes=element_bytes)
 
     def resumed(self, layout: Layout, iteration: int, pause_s: float) -> None:
         """The job goes on without the ranks that were lost last, perhaps with an iteration that it had already left behind."""
@@ -157,7 +158,7 @@ class LiveDirector:
             words += f", with {len(again_s)} iteration{'s' * (len(again_s) > 1)} to compute again"
         plan = msgspec.structs.replace(loss.plan, layout=layout, pause_s=pause_s)
         reason = f"{loss.why}; {words}, {pause_s:.2f} s after it was missed"
-        done = Reconfiguration(plan, layout.generation, iteration, pause_s, plan.bytes_moved * (2 if self._config.job.dtype == "float64" else 1), "applied", reason)
+        done = Reconfiguration(plan, layout.generation, iteration, pause_s, plan.bytes_moved, "applied", reason)
         self.losses.append(Stop(iteration, len(again_s), pause_s + sum(again_s), loss))
         self.split, self._changed = layout.split, iteration
         for rank in loss.ranks:

@@ -9,7 +9,7 @@ import msgspec
 from lurcher.control.background import Planner
 from lurcher.plan.least import job_of, least_of
 from lurcher.plan.problem import Problem
-from lurcher.plan.situation import Candidate, Situation, assess, keep, plan_of
+from lurcher.plan.situation import Candidate, Situation, keep, plan_of, situation_of
 from lurcher.records import Action, Plan
 
 Generator = Callable[[Situation], tuple[Plan, ...]]
@@ -20,7 +20,7 @@ def side_by_side(*generators: Generator, spare_nodes: int = 0) -> Planner:
     """A planner of single changes: each generator looks at the present layout. `spare_nodes`: so many healthy nodes are taken to be there for a restart."""
 
     def plan(problem: Problem) -> tuple[Plan, ...]:
-        situation = situation_of(msgspec.structs.replace(problem, spare_nodes=max(problem.spare_nodes, spare_nodes)))
+        situation = priced(msgspec.structs.replace(problem, spare_nodes=max(problem.spare_nodes, spare_nodes)))
         return ranked(situation, problem, (found for propose in generators for found in propose(situation)))
 
     return plan
@@ -33,7 +33,7 @@ def one_on_another(*generators: Generator) -> Planner:
     """
 
     def plan(problem: Problem) -> tuple[Plan, ...]:
-        situation = situation_of(problem)
+        situation = priced(problem)
         onward, done, found = situation, tuple[Action, ...](), list[Plan]()
         for propose in generators:
             steps = [_whole(situation, done, step) for step in propose(onward)]
@@ -46,18 +46,9 @@ def one_on_another(*generators: Generator) -> Planner:
     return plan
 
 
-def situation_of(problem: Problem) -> Situation:
+def priced(problem: Problem) -> Situation:
     """The problem's layout, priced, with its bound."""
-    return assess(
-        problem.layout,
-        problem.rates,
-        causes=problem.causes,
-        schedule=problem.schedule,
-        num_atoms=problem.num_atoms,
-        costs=problem.costs,
-        spare_nodes=problem.spare_nodes,
-        bound_s=least_of(job_of(problem.layout, problem.rates, problem.schedule, problem.num_atoms)).seconds,
-    )
+    return situation_of(problem, least_of(job_of(problem.layout, problem.rates, problem.schedule, problem.num_atoms)).seconds)
 
 
 def ranked(situation: Situation, problem: Problem, plans: Iterable[Plan]) -> tuple[Plan, ...]:

@@ -12,12 +12,15 @@ from lurcher.model.critical_path import Floats, makespans
 from lurcher.model.program import joints
 from lurcher.model.routes import compile_routed
 
+NO_HOP_S = 0.0
+"""Of a send between stages: in the live model, too, none that no chunk shows."""
+
 
 class LayoutWalk:
     """A layout made ready for walking. Where all micro-batches stay at home it finds what `CostModel.expected_s` does."""
 
-    def __init__(self, layout: Layout, schedule: str, hop_s: float = 0.0) -> None:
-        self.layout, self._hop_s = layout, hop_s
+    def __init__(self, layout: Layout, schedule: str) -> None:
+        self.layout = layout
         self._parts = [(coupled, compile_routed(coupled, texts)) for coupled, texts in joints(layout, schedule) if coupled.microbatches]
 
     def seconds(self, model: CostModel, workload: Rows, slowdown: Mapping[int, float] | None = None) -> float:
@@ -33,7 +36,7 @@ class LayoutWalk:
                     alone[key] = self._alone(model, workload, slowdown, *key)
                 times.append(alone[key])
             forward_s, backward_s, *weight_s = (np.stack([phases[k][members] for phases in times]) for k in range(len(times[0])))
-            longest = max(longest, float(makespans(order, forward_s, backward_s, self._hop_s, weight_s[0] if weight_s else None)))
+            longest = max(longest, float(makespans(order, forward_s, backward_s, NO_HOP_S, weight_s[0] if weight_s else None)))
         return longest + model.overhead_s
 
     def _alone(

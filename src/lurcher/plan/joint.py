@@ -33,7 +33,7 @@ from lurcher.plan.readmission import propose_readmission
 from lurcher.plan.resplit import MOST_OF_EVEN, propose_resplit
 from lurcher.plan.restart import propose_restart
 from lurcher.plan.shares import propose_shares
-from lurcher.plan.situation import Candidate, Situation, assess, keep, plan_of
+from lurcher.plan.situation import Candidate, Situation, keep, plan_of, situation_of
 from lurcher.plan.standby import propose_standby
 from lurcher.records import Plan
 
@@ -72,16 +72,7 @@ def plan_all(problem: Problem) -> tuple[Plan, ...]:
     small = sum(len(replica.stages) for replica in problem.layout.replicas) <= MOST_STAGES
     job = job_of(problem.layout, problem.rates, problem.schedule, problem.num_atoms)
     least = least_of(job, whole=small)
-    situation = assess(
-        problem.layout,
-        problem.rates,
-        causes=problem.causes,
-        schedule=problem.schedule,
-        num_atoms=problem.num_atoms,
-        costs=problem.costs,
-        spare_nodes=problem.spare_nodes,
-        bound_s=least.seconds,
-    )
+    situation = situation_of(problem, least.seconds)
     plans = list(propose_joint(situation))
     for propose in (*(LIGHT + HEAVY if small else ()), propose_readmission, propose_restart):
         plans += propose(situation)

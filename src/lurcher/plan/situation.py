@@ -13,6 +13,7 @@ from lurcher.model.price import price, price_many
 from lurcher.model.rates import Rates
 from lurcher.plan.causes import REVIVES, answers
 from lurcher.plan.moves import SwitchCosts, state_moves
+from lurcher.plan.problem import Problem
 from lurcher.records import Action, Cause, Plan
 
 LEAST_GAIN = 1e-9
@@ -76,6 +77,20 @@ def assess(
         spare_nodes=spare_nodes,
         bound_s=bound_s,
         present_s=present_s,
+    )
+
+
+def situation_of(problem: Problem, bound_s: float) -> Situation:
+    """The situation that a problem describes, its present layout priced, with its bound."""
+    return assess(
+        problem.layout,
+        problem.rates,
+        causes=problem.causes,
+        schedule=problem.schedule,
+        num_atoms=problem.num_atoms,
+        costs=problem.costs,
+        spare_nodes=problem.spare_nodes,
+        bound_s=bound_s,
     )
 
 
