@@ -2,6 +2,7 @@
 
     python bench/reconfigure.py            all rows (about four minutes)
     python bench/reconfigure.py --quick    one repeat of each (about two)
+    python bench/reconfigure.py --part scale    one table only; also loss, split, change
     python bench/reconfigure.py --json FILE
 
 Every row is a real job of 4 or 8 processes. A change is timed from the first rank that stops at the border to the last one that leaves it; a loss from
@@ -15,6 +16,7 @@ import argparse
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,6 +39,8 @@ from lurcher.runtime.supervisor import Supervisor
 from tables import Row, show
 
 REPEATS = 3
+PARTS = ("loss", "split", "change", "scale")
+PART_DEADLINE_S = 300.0
 HANG_DEADLINE_S = 2.0
 MB = 1e6
 
@@ -235,23 +239,39 @@ def live_pauses_s(folder: str, dp: int, home: Layout, layout: Layout, repeats: i
     return _pauses_s(run(large_config(folder, dp, iterations), home, layouts, {}))
 
 
-def scale_row(folder: str, repeats: int) -> Row:
-    """4 and 8 ranks where every rank gives all that it holds to another: equal bytes per rank."""
-    pauses_s = {}
-    for dp in (1, 2):
-        home = Layout.uniform(tp=2, pp=2, dp=dp, num_layers=6, num_microbatches=4 * dp)
-        swapped = tuple(
-            Replica((Stage(r.stages[1].ranks, (1, 1), r.stages[0].chunks), Stage(r.stages[0].ranks, (1, 1), r.stages[1].chunks)), r.microbatches)
-            for r in home.replicas
-        )
-        pauses_s[dp] = statistics.median(live_pauses_s(folder, dp, home, msgspec.structs.replace(home, replicas=swapped), repeats))
+def scale_row(repeats: int) -> Row:
+    """4 and 8 ranks where every rank gives all that it holds to another: equal bytes per rank. The 4 also on half of the cores: as many cores per rank."""
+    cores = sorted(os.sched_getaffinity(0))
+    eight, four = scale_s(2, repeats, cores), scale_s(1, repeats, cores)
+    half = scale_s(1, repeats, cores[: len(cores) // 2] or cores)
     return {
         "all stages swap ranks": "4 and 8 ranks",
-        "4 ranks s": pauses_s[1],
-        "8 ranks s": pauses_s[2],
-        "ratio": pauses_s[2] / pauses_s[1],
+        "8 ranks s": eight,
+        "4 ranks s": four,
+        "ratio": eight / four,
+        "4 ranks on half of the cores s": half,
+        "ratio at equal cores per rank": eight / half,
         "asked for": 1.3,
     }
+
+
+def scale_s(dp: int, repeats: int, cores: list[int]) -> float:
+    """The pause of that change in a process of its own, on these cores only."""
+    command = [sys.executable, __file__, "--swap-all", str(dp), "--repeats", str(repeats)]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=PART_DEADLINE_S, preexec_fn=lambda: os.sched_setaffinity(0, cores)
+    )
+    return float(done.stdout)
+
+
+def swap_all_s(folder: str, dp: int, repeats: int) -> float:
+    """Median pause when the two stages of every replica swap their ranks."""
+    home = Layout.uniform(tp=2, pp=2, dp=dp, num_layers=6, num_microbatches=4 * dp)
+    swapped = tuple(
+        Replica((Stage(r.stages[1].ranks, (1, 1), r.stages[0].chunks), Stage(r.stages[0].ranks, (1, 1), r.stages[1].chunks)), r.microbatches)
+        for r in home.replicas
+    )
+    return statistics.median(live_pauses_s(folder, dp, home, msgspec.structs.replace(home, replicas=swapped), repeats))
 
 
 def main() -> int:
@@ -259,18 +279,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one repeat of each")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--part", action="append", choices=PARTS, help="these tables only")
+    parser.add_argument("--swap-all", type=int, metavar="DP", help="print the pause of one change with so many replicas, in seconds, and no table")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="changes and ways back of --swap-all")
     asked = parser.parse_args()
     repeats = 1 if asked.quick else REPEATS
     console = Console()
     tables: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        if asked.swap_all:
+            print(swap_all_s(folder, asked.swap_all, asked.repeats))
+            return 0
         parts: dict[str, Any] = {
-            "A rank is lost, no state moves": lambda: loss_rows(folder, repeats),
-            "Micro-batches move": lambda: [split_row(folder)],
-            "227 MB of state, 8 ranks": lambda: change_rows(folder, repeats),
-            "Equal bytes per rank": lambda: [scale_row(folder, repeats)],
+            "loss": ("A rank is lost, no state moves", lambda: loss_rows(folder, repeats)),
+            "split": ("Micro-batches move", lambda: [split_row(folder)]),
+            "change": ("227 MB of state, 8 ranks", lambda: change_rows(folder, repeats)),
+            "scale": ("Equal bytes per rank", lambda: [scale_row(repeats)]),
         }
-        for title, measure in parts.items():
+        for title, measure in (parts[name] for name in asked.part or PARTS):
             tables[title] = measure()
             show(console, title, tables[title])
     if asked.json:

@@ -176,6 +176,8 @@ class RunSection(_Section, frozen=True, kw_only=True):
     """Longest wait for a rank to end when asked; then it is killed."""
     verify_every: int = 10
     """Owners of an atom compare digests every so many iterations; 0 never."""
+    verify: bool = False
+    """When the job is done, train it once more in one process, without a fault, and compare losses and state. Takes as long as the work itself."""
 
 
 class JobConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

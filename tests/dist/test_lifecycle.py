@@ -31,7 +31,7 @@ def test_kill_of_a_rank_ends_the_job_with_one_line(tmp_path: Path) -> None:
 
 
 def test_with_recovery_the_job_goes_on_without_a_killed_rank_and_says_so(tmp_path: Path) -> None:
-    with JobProcess(tmp_path, iterations=28, on_death="recover") as job:
+    with JobProcess(tmp_path, "--verify", iterations=28, on_death="recover") as job:
         job.wait_for_iteration(12)
         sid = job.process.pid
         os.kill(job.pids[2], signal.SIGKILL)
@@ -44,6 +44,10 @@ def test_with_recovery_the_job_goes_on_without_a_killed_rank_and_says_so(tmp_pat
         assert "rank 2" in verdict["summary"] and "went on without it" in verdict["summary"]
         (change,) = verdict["reconfigurations"]
         assert change["generation"] == 1 and change["outcome"] == "applied"
+        same, copies = verdict["verification"], verdict["copies"]
+        assert same["same"] and same["num_iterations"] == 28, same["reason"]
+        assert set(same["state_errors"]) == {"param", "exp_avg", "exp_avg_sq"} and same["loss_error"] < 1e-3
+        assert copies["num"] >= 2 and copies["most_bytes"] > 0 and 0 < copies["share"] < 1
         assert "Traceback" not in err
         assert eventually(lambda: not children_of_session(sid))
 

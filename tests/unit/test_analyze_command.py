@@ -52,6 +52,8 @@ def test_json_is_alone_on_stdout_and_the_exit_code_tells(tmp_path: Path, capsys:
         "plan",
         "reconfigurations",
         "throughput",
+        "copies",
+        "verification",
         "wall_s",
     ]
     assert (answer["schema"], answer["verdict"]) == ("lurcher/verdict/1", "fail_slow")

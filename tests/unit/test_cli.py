@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from lurcher import __version__
-from lurcher.analyze.values import Source, Suspect, SuspectComponent, Throughput, Verdict, VerdictEvent
+from lurcher.analyze.values import Copies, Source, Suspect, SuspectComponent, Throughput, Verdict, VerdictEvent, Verification
 from lurcher.cli.app import COMMANDS, app, main
 from lurcher.cli.closing import closing_lines
 from lurcher.cli.live import LiveStatus, PlainStatus, SilentStatus, watching
@@ -269,6 +269,25 @@ def test_closing_lines_tell_what_happened() -> None:
     assert "20/12 micro-batches per replica from iteration 34" in text
     assert "predicted x1.33, measured x1.30" in text
     assert closing_lines(verdict("healthy"), Path("r")) == ["Healthy.", "  throughput healthy 60.0 iterations/min", "  report     r"]
+
+
+def test_closing_lines_tell_of_copies_and_of_the_verification() -> None:
+    copies = Copies(num=7, pause_s=0.012, share=0.0031, most_bytes=2_400_000, total_bytes=19_000_000)
+    same = Verification(
+        same=True, num_iterations=9, tolerance=1e-9, loss_error=0.0, norm_error=0.0, state_errors={}, reason="9 iterations are the same"
+    )
+    lines = closing_lines(msgspec.structs.replace(verdict(), copies=copies, verification=same), Path("r"))
+    assert "  copies     7, 0.3% of the time; 2.4 MB of memory on the rank with most" in lines
+    assert "  verified   9 iterations are the same" in lines
+    off = msgspec.structs.replace(same, same=False)
+    assert "  DIFFERS    9 iterations are the same" in closing_lines(msgspec.structs.replace(verdict(), verification=off), Path("r"))
+
+
+def test_verify_is_handed_to_the_job(runtime: Runtime, tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text("[run]\nverify_every = 0\n")
+    assert main(["train", str(job), "--verify"]) == 0 and main(["train", str(job)]) == 0
+    assert [config.run.verify for config, _ in runtime.asked] == [True, False]
 
 
 def test_plain_progress_is_a_line_for_every_tenth_iteration_phase_and_decision() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -70,3 +71,19 @@ def test_a_job_that_never_changed_has_no_such_part(tmp_path):
     run = RunReader(synthetic.write_run(tmp_path / "run", healthy=True))
     assert generations(load(run)) == []
     assert 'class="generation"' not in render_html(run)
+
+
+def test_both_reports_say_what_became_of_the_state(tmp_path):
+    path = synthetic.write_run(tmp_path / "run")
+    told = json.loads((path / "verdict.json").read_text())
+    told["copies"] = {"num": 7, "pause_s": 0.012, "share": 0.0031, "most_bytes": 2_400_000, "total_bytes": 19_000_000}
+    told["verification"] = {"same": False, "reason": "loss off by <much>"}
+    (path / "verdict.json").write_text(json.dumps(told))
+    text, page = render_text(RunReader(path)), render_html(RunReader(path))
+    for words in ("Copied 7 times, with a pause of 12.0 ms each, 0.3% of the time; the copies take 2.4 MB on the rank with most, 19.0 MB in all.",):
+        assert words in text and words in page
+    assert "NOT the same training as without faults: loss off by <much>." in text and "loss off by &lt;much&gt;" in page
+    told["verification"]["same"], told["copies"] = True, None
+    (path / "verdict.json").write_text(json.dumps(told))
+    text = render_text(RunReader(path))
+    assert "The same training as without faults" in text and "Copied" not in text

@@ -104,7 +104,8 @@ def test_every_verdict_has_one_sentence_and_survives_json(pairs: list[tuple[Even
 def test_keys_are_those_of_the_schema_and_in_its_order() -> None:
     document = json.loads(v.to_json(full()))
     assert list(document) == [
-        "schema", "source", "verdict", "summary", "events", "what_if", "plan", "reconfigurations", "throughput", "wall_s",
+        "schema", "source", "verdict", "summary", "events", "what_if", "plan", "reconfigurations", "throughput", "copies",
+        "verification", "wall_s",
     ]  # fmt: skip
     assert document["schema"] == "lurcher/verdict/1"
     assert list(document["source"]) == ["path", "format", "num_iterations", "num_ranks"]

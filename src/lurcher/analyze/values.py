@@ -103,6 +103,29 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     recovered_iter_per_min: float | None = None
 
 
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeping copies of the state cost: how many, the seconds that one paused the training (median) and their share of all time, and the memory of
+    the rank that gives most and of all ranks."""
+
+    num: int
+    pause_s: float
+    share: float
+    most_bytes: int
+    total_bytes: int
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """The job held against the same training by one process without faults: largest relative errors over all iterations, and of the state in the end."""
+
+    same: bool
+    num_iterations: int
+    tolerance: float
+    loss_error: float
+    norm_error: float
+    state_errors: dict[str, float]
+    reason: str
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """verdict.json, and what `--json` prints."""
 
@@ -115,4 +138,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     plan: PlanSet | None = None
     reconfigurations: tuple[Reconfiguration, ...] = ()
     throughput: Throughput = Throughput()
+    copies: Copies | None = None
+    verification: Verification | None = None
     wall_s: float = 0.0

@@ -15,6 +15,7 @@ from lurcher.analyze.throughput import durations_by_iteration, lost_s, throughpu
 from lurcher.analyze.values import (
     LIST_SCHEMA,
     SCHEMA,
+    Copies,
     PlanEntry,
     PlanSet,
     Present,
@@ -25,6 +26,7 @@ from lurcher.analyze.values import (
     Verdict,
     VerdictEvent,
     VerdictKind,
+    Verification,
 )
 from lurcher.errors import UserError
 from lurcher.layout import Layout
@@ -112,6 +114,8 @@ def build_verdict(
     reconfigurations: Sequence[Reconfiguration] = (),
     what_if: dict[str, Any] | None = None,
     emulated: bool = False,
+    copies: Copies | None = None,
+    verification: Verification | None = None,
     wall_s: float = 0.0,
 ) -> Verdict:
     """Everything known, as one value. Events are put in the order of their onset; verdict and summary follow from them."""
@@ -128,6 +132,8 @@ def build_verdict(
         plan=plan,
         reconfigurations=tuple(reconfigurations),
         throughput=throughput,
+        copies=copies,
+        verification=verification,
         wall_s=wall_s,
     )
 

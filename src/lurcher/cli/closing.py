@@ -22,6 +22,13 @@ def closing_lines(verdict: Verdict, report: Path, emulation: str = "") -> list[s
         lines += [_row("", text) for text in more]
         before = change.plan.layout.split
     lines += _gain(applied, verdict.throughput)
+    if verdict.copies is not None:
+        copies = verdict.copies
+        lines.append(
+            _row("copies", f"{copies.num}, {copies.share:.1%} of the time; {copies.most_bytes / 1e6:.1f} MB of memory on the rank with most")
+        )
+    if verdict.verification is not None:
+        lines.append(_row("verified" if verdict.verification.same else "DIFFERS", verdict.verification.reason))
     if emulation:
         lines.append(_row("emulation", emulation))
     lines.append(_row("report", str(report)))

@@ -28,6 +28,11 @@ from lurcher.faults import parse_fault
     metavar="SEED",
     help="Faults drawn from this seed over all iterations: ranks that slow down, flap, die or hang. Going on without the lost ones is switched on.",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="When it is done, train the job once more in one process without faults, and compare losses and state; exit code 5 where they differ.",
+)
 @click.option("--pace", type=click.Choice(["emulated", "none"]), help="Emulate a device's time, or run at host speed.")
 @click.option("--seed", type=int, metavar="N", help="Seed of initial values, data and emulated scatter.")
 @click.option("--iterations", type=int, metavar="N", help="Iterations to run.")
@@ -38,6 +43,7 @@ def train(
     job: Path,
     faults: tuple[str, ...],
     chaos: int | None,
+    verify: bool,
     pace: str | None,
     seed: int | None,
     iterations: int | None,
@@ -54,7 +60,7 @@ def train(
     config = override(config, job={"seed": seed, "iterations": iterations}, pace={"kind": pace}, run={"dir": run_dir})
     drawn = () if chaos is None else draw_faults(chaos, layout_of(config).ranks, config.job.iterations)
     added = (*config.fault, *map(parse_fault, faults), *drawn)
-    config = override(config, fault=added, run={"on_death": None if chaos is None else "recover"})
+    config = override(config, fault=added, run={"on_death": None if chaos is None else "recover", "verify": verify or None})
     check_faults(config)
     for fault in () if quiet else drawn:
         click.echo(f"chaos: {fault}", err=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
 from lurcher.analyze.throughput import throughput
-from lurcher.analyze.values import Source, Suspect, Verdict, VerdictEvent
+from lurcher.analyze.values import Copies, Source, Suspect, Verdict, VerdictEvent, Verification
 from lurcher.analyze.verdict import build_verdict, suspect_of
 from lurcher.config import JobConfig
 from lurcher.control.coordinator import Coordinator
@@ -31,6 +32,7 @@ def diagnose(
     wall_s: float,
     *,
     died: str,
+    verification: Verification | None = None,
 ) -> Verdict:
     """Everything known at the end, as one value. `died`: why the job ended early, "" if it did not."""
     where = {p.rank: p for p in places}
@@ -72,8 +74,19 @@ def diagnose(
         present=layout,
         reconfigurations=done,
         emulated=config.pace.kind == "emulated",
+        copies=_copies(director),
+        verification=verification,
         wall_s=wall_s,
     )
+
+
+def _copies(director: LiveDirector) -> Copies | None:
+    """What keeping the state cost; None where it was never kept."""
+    spent_s = director.copies_s
+    if not spent_s:
+        return None
+    share = sum(spent_s) / (sum(director.durations_s) + sum(spent_s))
+    return Copies(num=len(spent_s), pause_s=median(spent_s), share=share, most_bytes=max(director.copy_bytes), total_bytes=sum(director.copy_bytes))
 
 
 def _stop_of(stop: Stop, places: Mapping[int, Place]) -> VerdictEvent:

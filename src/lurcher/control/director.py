@@ -19,6 +19,7 @@ from lurcher.control.death import UNMEASURED, Way, way_on
 from lurcher.control.orders import BenchReport, Message, RanksLost, StepSummary
 from lurcher.control.protocols import Snapshot, Watch
 from lurcher.control.respawn import Respawner
+from lurcher.control.sameness import Step
 from lurcher.layout import Layout
 from lurcher.records import BenchResult, Decision, Op, Plan, Reconfiguration
 from lurcher.runlog import EventLabel, RunWriter
@@ -83,6 +84,10 @@ class LiveDirector:
         self.iterations: list[int] = []
         self.paused: set[int] = set()
         self.usage: list[np.ndarray] = []
+        self.steps: list[Step] = []
+        self.copies_s: list[float] = []
+        self.copy_bytes: tuple[int, ...] = ()
+        """Most memory that copies took, rank by rank."""
         self.split = layout.split
         self._pids: dict[str, int] = {}
         self._failed = ""
@@ -122,6 +127,10 @@ class LiveDirector:
 
     def observe(self, report: StepReport) -> None:
         """One committed iteration: reduce its events, tell the coordinator, keep the records."""
+        self.steps.append(Step(report.loss, report.grad_norm))
+        if report.copy_s:
+            self.copies_s.append(report.copy_s)
+            self.copy_bytes = max(self.copy_bytes, report.copy_bytes, key=sum)
         if not self._failed:
             self._guarded(lambda: self._observe(report))
 
@@ -175,7 +184,7 @@ class LiveDirector:
         if again_s:
             self._run.go_back(iteration)
             self._kept = {name: at for name, at in self._kept.items() if at < iteration}
-        del self.iterations[num_kept:], self.durations_s[num_kept:]
+        del self.iterations[num_kept:], self.durations_s[num_kept:], self.steps[num_kept:]
         self.paused = {known for known in self.paused if known < iteration}
         self._iteration = iteration - 1
         return again_s

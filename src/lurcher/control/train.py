@@ -7,7 +7,7 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from importlib import metadata
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import lurcher
-from lurcher.analyze.values import Verdict
+from lurcher.analyze.values import Verdict, Verification
 from lurcher.clock import SystemClock
 from lurcher.config import JobConfig, layout_of, settled
 from lurcher.control.coordinator import Coordinator
@@ -24,12 +24,14 @@ from lurcher.control.diagnosis import diagnose, say_emulation
 from lurcher.control.director import LiveDirector
 from lurcher.control.policies import POLICIES
 from lurcher.control.protocols import Snapshot, Watch
-from lurcher.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
+from lurcher.control.sameness import Step, judge_sameness
+from lurcher.errors import EXIT_DIFFERS, EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
 from lurcher.layout import Layout
 from lurcher.records import Decision, Place
 from lurcher.runlog import RunHeader, RunWriter
 from lurcher.runtime import launch
 from lurcher.runtime.data import Loader
+from lurcher.runtime.reports import Outcome
 from lurcher.runtime.shapes import check_model
 
 DEFAULT_RUNS = "lurcher-runs"
@@ -70,8 +72,9 @@ def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Plac
     emulated = config.pace.kind == "emulated"
     coordinator = Coordinator(config.detect, config.plan, layout, config.layout.schedule, emulated=emulated, num_atoms=config.model.num_kv_heads)
     director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock(), POLICIES[config.plan.policy].plan)
-    watch.update(_starting(config, layout))
+    watch.update(_between(config, layout, f"starting {layout.world_size} ranks"))
     exit_code, message = EXIT_DONE, "done"
+    verification: Verification | None = None
     with _stop_on_signal() as stopped:
         launch.warm_up()
         from lurcher.runtime.supervisor import Supervisor  # imports torch, while the forkserver does so too
@@ -80,13 +83,18 @@ def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Plac
             outcome = Supervisor(config, layout, places, director, stopped).run()
             if outcome.kind == "interrupted":
                 exit_code, message = EXIT_INTERRUPTED, f"stopped after {outcome.iterations} iterations; the records are in {run.path}"
+            elif config.run.verify:
+                verification = _verify(config, layout, director, outcome, stopped, watch)
+                if verification is None:
+                    exit_code, message = EXIT_INTERRUPTED, f"the job is done; its verification was stopped. The records are in {run.path}"
+                elif not verification.same:
+                    exit_code, message = EXIT_DIFFERS, f"the training is not what it is without faults: {verification.reason}"
         except JobDied as error:
             exit_code, message = EXIT_JOB_DIED, f"{error}; the records are in {run.path}"
             run.decide(Decision(director.iterations[-1] if director.iterations else -1, time.monotonic() - begin, "fault", str(error)))
     run.log(message)
-    verdict = diagnose(
-        config, layout, coordinator, director, places, run.path, time.monotonic() - begin, died=message if exit_code == EXIT_JOB_DIED else ""
-    )
+    died = message if exit_code == EXIT_JOB_DIED else ""
+    verdict = diagnose(config, layout, coordinator, director, places, run.path, time.monotonic() - begin, died=died, verification=verification)
     run.verdict(verdict)
     emulation = say_emulation(director)
     if emulation:
@@ -94,8 +102,24 @@ def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Plac
     return JobOutcome(verdict, run.path, exit_code, message, emulation)
 
 
+def _verify(
+    config: JobConfig, layout: Layout, director: LiveDirector, outcome: Outcome, stopped: Callable[[], bool], watch: Watch
+) -> Verification | None:
+    """The same training once more without faults, and how far the job was from it; None where that was stopped."""
+    from lurcher.runtime.fault_free import train_fault_free  # imports torch
+
+    def tell(iteration: int, loss: float) -> None:
+        watch.update(_between(config, layout, f"iteration {iteration + 1} of {config.job.iterations} once more without faults", iteration, loss))
+
+    tell(-1, float("nan"))
+    expected = train_fault_free(config, stopped, tell)
+    if expected is None:
+        return None
+    return judge_sameness(director.steps, outcome.sketch, list(map(Step, expected.losses, expected.norms)), expected.sketch, config.job.dtype)
+
+
 @contextmanager
-def _stop_on_signal() -> Iterator[object]:
+def _stop_on_signal() -> Iterator[Callable[[], bool]]:
     """While inside, Ctrl-C and SIGTERM only set a flag that the supervisor asks for; a second one strikes at once."""
     asked: list[int] = []
 
@@ -137,14 +161,15 @@ def _header(config: JobConfig, layout: Layout, places: tuple[Place, ...], comman
     )
 
 
-def _starting(config: JobConfig, layout: Layout) -> Snapshot:
+def _between(config: JobConfig, layout: Layout, phase: str, iteration: int = -1, loss: float = float("nan")) -> Snapshot:
+    """What a live display shows while the job itself does not train."""
     return Snapshot(
-        iteration=-1,
+        iteration=iteration,
         num_iterations=config.job.iterations,
         iterations_per_min=0.0,
-        loss=float("nan"),
+        loss=loss,
         state="observe",
         reason="",
         split=layout.split,
-        phase=f"starting {layout.world_size} ranks",
+        phase=phase,
     )

@@ -19,7 +19,8 @@ def best_shares(speeds: Sequence[float], num_atoms: int, most: int, costs: Degre
 
     Of k members the k fastest are best (exchange a slower for a faster one: no time rises), and for given members the
     atoms are an exact min-max split, at least one and no more than `most` (memory) each. `speeds` are normalised (1.0
-    healthy, 0.0 dead). Ties go to the larger group, then to the atoms nearest to `present` (one entry a rank; default even).
+    healthy, 0.0 dead). Ties go to the smaller group, whose other ranks then stand by for the next fault, then to the atoms nearest to
+    `present` (one entry a rank; default even).
     """
     best_time, best = float("inf"), Members()
     for k in range(min(sum(speed > 0 for speed in speeds), num_atoms), 0, -1):
@@ -30,8 +31,8 @@ def best_shares(speeds: Sequence[float], num_atoms: int, most: int, costs: Degre
         near = [present[i] for i in ranks] if len(present) else None
         members = Members(ranks, min_max_split(tables, num_atoms, present=near))
         time = group_time(speeds, members, costs)
-        if time < best_time * (1 - 1e-12):
-            best_time, best = time, members
+        if time <= best_time * (1 + 1e-12):
+            best_time, best = min(time, best_time), members
     return best
 
 

@@ -21,6 +21,7 @@ from lurcher.report.page import render_page
 from lurcher.report.pipeline import Panel, panels
 from lurcher.report.rank_figure import rank_figure
 from lurcher.report.ranks import Windows, grid, slowdowns, windows
+from lurcher.report.state import state_lines
 from lurcher.report.timeline import MAX_MARKS, Mark, marks
 from lurcher.report.words import whereabouts
 from lurcher.runlog import RunReader
@@ -74,6 +75,7 @@ def context(facts: Facts, moments: list[Mark], compared: Windows, drawn: list[Pa
         "panels": drawn,
         "change": change,
         "generations": generations(facts)[:MAX_GENERATIONS],
+        "state": state_lines(facts),
         "suspect_text": lambda suspect: suspect_text(facts.places, suspect),
         "decisions": facts.decisions[:MAX_DECISIONS],
         "num_decisions": len(facts.decisions),

@@ -7,6 +7,7 @@ from lurcher.report.generations import Generation, generations
 from lurcher.report.headline import headline, tiles
 from lurcher.report.load import Facts, load
 from lurcher.report.ranks import grid, slowdowns, windows
+from lurcher.report.state import state_lines
 from lurcher.report.timeline import marks
 from lurcher.report.words import for_terminal, percent, ratio, seconds, size
 from lurcher.runlog import RunReader
@@ -21,7 +22,15 @@ def render_text(run: RunReader) -> str:
     """The report as plain text, ending with a newline. Control characters of outside text are replaced."""
     facts = load(run)
     change = main_change(facts)
-    parts = [_top(facts, change), _figures(facts, change), _timeline(facts), _ranks(facts), _change(change), _generations(generations(facts))]
+    parts = [
+        _top(facts, change),
+        _figures(facts, change),
+        _timeline(facts),
+        _ranks(facts),
+        _change(change),
+        _generations(generations(facts)),
+        _state(facts),
+    ]
     return for_terminal("\n\n".join("\n".join(lines) for lines in parts if lines)) + "\n"
 
 
@@ -83,3 +92,8 @@ def _generations(found: list[Generation]) -> list[str]:
         cost = "" if g.pause_s is None else f"; pause {seconds(g.pause_s)}, {size(g.bytes_moved or 0)} moved"
         lines.append(f"  {g.number:>3}  from iteration {g.iteration:<5} {split}{cost}")
     return ["Layouts (generation, micro-batches per replica)", *lines]
+
+
+def _state(facts: Facts) -> list[str]:
+    lines = state_lines(facts)
+    return ["State of the training", *(f"  {line}" for line in lines)] if lines else []

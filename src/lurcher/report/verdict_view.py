@@ -55,6 +55,23 @@ class ThroughputView(msgspec.Struct, frozen=True):
     recovered_iter_per_min: float | None = None
 
 
+class CopiesView(msgspec.Struct, frozen=True):
+    """What keeping copies of the state cost."""
+
+    num: int = 0
+    pause_s: float | None = None
+    share: float = 0.0
+    most_bytes: int = 0
+    total_bytes: int = 0
+
+
+class VerificationView(msgspec.Struct, frozen=True):
+    """Whether the training was what it is without faults, and how far off."""
+
+    same: bool = False
+    reason: str = ""
+
+
 class VerdictView(msgspec.Struct, frozen=True):
     """The whole verdict."""
 
@@ -63,6 +80,8 @@ class VerdictView(msgspec.Struct, frozen=True):
     summary: str = ""
     events: tuple[EventView, ...] = ()
     throughput: ThroughputView | None = None
+    copies: CopiesView | None = None
+    verification: VerificationView | None = None
     wall_s: float | None = None
 
     @property

@@ -42,10 +42,11 @@ from lurcher.runtime.owners import Slice, cut_slices, slices_of
 from lurcher.runtime.passages import Passages
 from lurcher.runtime.pipeline import Pipeline
 from lurcher.runtime.shapes import Held, check_model, held_tensors, tensor_specs
+from lurcher.runtime.sketch import Sketch, sketch_atoms
 from lurcher.runtime.stage import StageModel
 from lurcher.runtime.storage import Storage
 from lurcher.runtime.tensor_parallel import TensorGroup
-from lurcher.runtime.transfer import Move, least_moves, without
+from lurcher.runtime.transfer import STATES, Move, least_moves, without
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -303,19 +304,28 @@ class Engine:
         for piece in slices_of(self._slices, self._rank):
             start, end = self._storage.span(piece)
             digest = hashlib.blake2b(digest_size=8)
-            for flat in (self._storage.param, self._storage.exp_avg, self._storage.exp_avg_sq):
-                digest.update(flat[start:end].numpy())
+            for kind in STATES:
+                digest.update(getattr(self._storage, kind)[start:end].numpy())
             result[piece.name] = digest.hexdigest()
+        return result
+
+    def sketch(self) -> Sketch:
+        """Of parameter and moments of all atoms that this rank owns."""
+        result: Sketch = {}
+        for piece in slices_of(self._slices, self._rank):
+            start, end = self._storage.span(piece)
+            for kind in STATES:
+                values = getattr(self._storage, kind)[start:end].view(piece.end - piece.first, -1).numpy()
+                result |= sketch_atoms(kind, piece.tensor, piece.first, values)
         return result
 
     def state(self) -> dict[str, torch.Tensor]:
         """Copies by kind and slice, as in `exp_avg/layers.0.attn.wo[0:4]`. Kinds: param, grad, exp_avg, exp_avg_sq."""
-        flats = {"param": self._storage.param, "grad": self._storage.grad, "exp_avg": self._storage.exp_avg, "exp_avg_sq": self._storage.exp_avg_sq}
         result = {}
         for piece in slices_of(self._slices, self._rank):
             start, end = self._storage.span(piece)
-            for kind, flat in flats.items():
-                result[f"{kind}/{piece.name}"] = flat[start:end].view(self._storage.shape(piece)).clone()
+            for kind in (*STATES, "grad"):
+                result[f"{kind}/{piece.name}"] = getattr(self._storage, kind)[start:end].view(self._storage.shape(piece)).clone()
         return result
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ written again by the next one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -16,15 +15,12 @@ from lurcher.config import ModelSection
 from lurcher.errors import LurcherError
 from lurcher.layout import Layout
 from lurcher.runtime.backend import Link
-from lurcher.runtime.links import HOP
 from lurcher.runtime.messages import Cut
 from lurcher.runtime.owners import Slice, slices_of
+from lurcher.runtime.pieces import Piece, pass_pieces, pieces_of
 from lurcher.runtime.shapes import Held, held_tensors
 from lurcher.runtime.storage import State, arranged
 from lurcher.runtime.transfer import STATES
-
-PIECE_BYTES = 1 << 17
-"""Longest message: what a socket takes at once, so that nothing is put aside in between. Whole tensors took 1.6 times the CPU (36 MB, 2 ranks)."""
 
 
 class KeptCut(NamedTuple):
@@ -75,7 +71,7 @@ class Kept:
             ward = next(rank for rank, holder in holders.items() if holder == self._rank)
             held = arranged(held_tensors(self._model, layout, ward), slices_of(slices, ward))
             other = _buffers(spare.other if spare else None, held, state.param.dtype)
-            _exchange(own, holders[self._rank], other, ward, links)
+            pass_pieces(links, {holders[self._rank]: _pieces(own)}, {ward: _pieces(other)})
             links.complete()
         self._latest, self._can_confirm = KeptCut(iteration, layout.generation, own, other), True
         return other.num_bytes if other is not None else 0
@@ -105,19 +101,9 @@ class Kept:
         return next((kept for kept in (self._complete, self._latest) if kept is not None and (kept.iteration, kept.generation) == asked), None)
 
 
-def _exchange(own: State, holder: int, other: State, ward: int, links: Link) -> None:
-    """Send the one state, receive the other into its buffers, piece by piece and in turns, so that no more than a piece waits to be taken."""
-    for number, (piece, place) in enumerate(zip_longest(_pieces(own), _pieces(other))):
-        if piece is not None:
-            links.send(holder, HOP, number, piece)
-        if place is not None:
-            place.copy_(links.receive(ward, HOP, number, place))
-
-
-def _pieces(state: State) -> list[torch.Tensor]:
-    """One of each kind of state, or more where that is long; none of a rank that holds nothing."""
-    size = PIECE_BYTES // state.param.element_size()
-    return [piece for name in STATES for piece in getattr(state, name).split(size) if len(piece)]
+def _pieces(state: State) -> list[Piece]:
+    """All of a state; none of a rank that holds nothing."""
+    return pieces_of([getattr(state, name) for name in STATES])
 
 
 def _buffers(spare: State | None, held: Sequence[Held], dtype: torch.dtype) -> State:

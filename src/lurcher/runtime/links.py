@@ -15,12 +15,14 @@ import struct
 import time
 from collections.abc import Callable, Collection
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.distributed import Store
 
 from lurcher.errors import DeadlineExpired, LurcherError
 from lurcher.runtime.backend import LISTEN_S, Interrupted, Patience, never, sum_of_parts
-from lurcher.runtime.rendezvous import Peer, meet
+from lurcher.runtime.rendezvous import Message, Peer, meet
 
 MEETING, HOP = 0, 1
 """Kinds of messages; each has its own numbers."""
@@ -44,7 +46,7 @@ class Links:
         self._poll = select.poll()
         for fd in self._by_fd:
             self._poll.register(fd, select.POLLIN)
-        self._arrived: dict[tuple[int, int, int], bytearray] = {}  # by sender, kind and number
+        self._arrived: dict[tuple[int, int, int], bytearray | NDArray[np.uint8]] = {}  # by sender, kind and number
         self._num_meetings: dict[tuple[int, ...], int] = {}
         self._scratch = memoryview(bytearray(RECEIVE_BYTES))
 
@@ -59,8 +61,10 @@ class Links:
             sent = 0
         except OSError:
             raise self._ended(rank) from None
-        if sent < _HEADER.size + len(data):
+        if sent < _HEADER.size:
             self._send_rest(peer, b"".join(parts)[sent:])
+        elif sent < _HEADER.size + len(data):
+            self._send_rest(peer, data[sent - _HEADER.size :])
 
     def receive(self, rank: int, kind: int, seq: int, like: torch.Tensor) -> torch.Tensor:
         """The tensor that `rank` sent under that number, with the shape and dtype of `like`; waits until it is there."""
@@ -102,7 +106,7 @@ class Links:
             raise LurcherError(f"the links of rank {self._rank} were closed with their generation")
         return self._peers[rank]
 
-    def _send_rest(self, peer: Peer, data: bytes) -> None:
+    def _send_rest(self, peer: Peer, data: bytes | memoryview) -> None:
         """Send what the socket's buffer did not take at once; meanwhile take in what others send."""
         fd = peer.socket.fileno()
         left = memoryview(data)
@@ -133,8 +137,10 @@ class Links:
                 self._take_from(self._by_fd[fd])
 
     def _take_from(self, peer: Peer) -> None:
+        """What has come of the message that is under way, or the beginning of the next."""
+        room = self._scratch if peer.message is None else peer.message.left
         try:
-            count = peer.socket.recv_into(self._scratch)
+            count = peer.socket.recv_into(room)
         except BlockingIOError:
             return
         except OSError:
@@ -143,20 +149,30 @@ class Links:
             # Who ended well is missed by nobody; only whoever still wants something of it has to know.
             peer.has_ended = True
             self._poll.unregister(peer.socket.fileno())
-            return
-        if not peer.pending:
-            kind, seq, num_bytes = _HEADER.unpack_from(self._scratch)
-            if count == _HEADER.size + num_bytes:  # one whole message, as nearly always
-                self._arrived[peer.rank, kind, seq] = bytearray(self._scratch[_HEADER.size : count])
+        elif peer.message is None:
+            self._split(peer, room[:count])
+        elif count < len(room):
+            peer.message.left = room[count:]
+        else:
+            self._arrived[peer.message.key] = peer.message.data
+            peer.message = None
+
+    def _split(self, peer: Peer, came: memoryview) -> None:
+        """Messages, and the beginning of one that the next bytes belong to: into a place of its full length, so that these need no further copy."""
+        if peer.pending:
+            came = memoryview(peer.pending + came)
+            peer.pending.clear()
+        while len(came) >= _HEADER.size:
+            kind, seq, num_bytes = _HEADER.unpack_from(came)
+            key, came = (peer.rank, kind, seq), came[_HEADER.size :]
+            if len(came) < num_bytes:
+                data = np.empty(num_bytes, np.uint8)
+                data[: len(came)] = came
+                peer.message = Message(key, data, memoryview(data)[len(came) :])
                 return
-        peer.pending += self._scratch[:count]
-        while len(peer.pending) >= _HEADER.size:
-            kind, seq, num_bytes = _HEADER.unpack_from(peer.pending)
-            end = _HEADER.size + num_bytes
-            if len(peer.pending) < end:
-                return
-            self._arrived[peer.rank, kind, seq] = peer.pending[_HEADER.size : end]
-            del peer.pending[:end]
+            self._arrived[key] = bytearray(came[:num_bytes])
+            came = came[num_bytes:]
+        peer.pending += came
 
     def _ended(self, rank: int) -> ConnectionResetError:
         return ConnectionResetError(f"rank {rank} closed its connection to rank {self._rank}: it has ended")

@@ -61,7 +61,8 @@ class Ack(_Message, frozen=True):
 
     `events` is an EVENT array as bytes: what the rank did from `start_ns` to `end_ns`, its last acknowledgement to this one.
     `usage` are int64 pairs (real CPU ns, emulated ns), one a chunk and one with 0 for all else; empty without emulation.
-    `moved_bytes` of state came from other ranks before this iteration, for a change of layout.
+    `moved_bytes` of state came from other ranks before this iteration, for a change of layout. `copy_s` is how long keeping a copy of the
+    state took before it, 0 where none was due; all that are kept take `copy_bytes` of memory.
     """
 
     rank: int
@@ -76,6 +77,8 @@ class Ack(_Message, frozen=True):
     events: bytes
     usage: bytes
     moved_bytes: int = 0
+    copy_s: float = 0.0
+    copy_bytes: int = 0
 
 
 class BenchDone(_Message, frozen=True):
@@ -88,12 +91,14 @@ class BenchDone(_Message, frozen=True):
 
 
 class Digests(_Message, frozen=True):
-    """Rank to supervisor: a hash of every slice it owns (parameters and moments), by slice name."""
+    """Rank to supervisor: a hash of every slice it owns (parameters and moments), by slice name. `sketch` (see `sketch.py`) with the last ones only,
+    where the state will be held against another run's."""
 
     rank: int
     generation: int
     iteration: int
     digests: dict[str, str]
+    sketch: dict[str, tuple[float, ...]] = {}
 
 
 class Failed(_Message, frozen=True):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import torch
 
 from lurcher.runtime.backend import Link
-from lurcher.runtime.links import HOP
 from lurcher.runtime.owners import Slice
+from lurcher.runtime.pieces import Piece, pass_pieces, pieces_of
 from lurcher.runtime.storage import State
 from lurcher.runtime.transfer import STATES, Move
 
@@ -52,20 +53,22 @@ def keep(source: Source, new: State, before: Sequence[Slice]) -> None:
 
 
 def exchange(source: Source, new: State, moves: Sequence[Move], rank: int, links: Link) -> int:
-    """Send what others lack and receive what this rank does, one message a pair of ranks and kind of state. Returns the bytes received."""
-    for target in sorted({m.target for m in moves if m.source == rank}):
-        pieces = [m.piece for m in moves if (m.source, m.target) == (rank, target)]
-        for number, name in enumerate(STATES):
-            parts = [getattr(old, name)[slice(*old.span(piece))] for piece, old in zip(pieces, map(source, pieces), strict=True)]
-            links.send(target, HOP, number, torch.cat(parts))
-    num_bytes = 0
-    for sender in sorted({m.source for m in moves if m.target == rank}):
-        spans = [slice(*new.span(m.piece)) for m in moves if (m.source, m.target) == (sender, rank)]
-        sizes = [span.stop - span.start for span in spans]
-        for number, name in enumerate(STATES):
-            flat = getattr(new, name)
-            received = links.receive(sender, HOP, number, flat.new_empty(sum(sizes)))
-            num_bytes += received.numel() * received.element_size()
-            for span, part in zip(spans, received.split(sizes), strict=True):
-                flat[span] = part
-    return num_bytes
+    """Send what others lack and receive what this rank does. Returns the bytes received."""
+    outgoing, incoming = defaultdict(list), defaultdict(list)
+    for move in moves:
+        if move.source == rank:
+            outgoing[move.target].append(_values(source(move.piece), move.piece))
+        elif move.target == rank:
+            incoming[move.source].append(_values(new, move.piece))
+    return pass_pieces(links, _in_pieces(outgoing), _in_pieces(incoming))
+
+
+def _values(state: State, piece: Slice) -> tuple[torch.Tensor, ...]:
+    """The slice's part of each kind of state, flat."""
+    span = slice(*state.span(piece))
+    return tuple(getattr(state, name)[span] for name in STATES)
+
+
+def _in_pieces(by_rank: Mapping[int, Sequence[tuple[torch.Tensor, ...]]]) -> dict[int, list[Piece]]:
+    """One kind of state after the other."""
+    return {rank: pieces_of([part for kind in zip(*slices, strict=True) for part in kind]) for rank, slices in by_rank.items()}

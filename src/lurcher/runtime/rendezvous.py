@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.distributed import Store
 
 from lurcher.errors import DeadlineExpired
@@ -19,12 +21,22 @@ _RANK_BYTES = 4
 
 
 @dataclass
+class Message:
+    """One that has not come in full: its (sender, kind, number), its bytes, and the place of those that are still to come."""
+
+    key: tuple[int, int, int]
+    data: NDArray[np.uint8]
+    left: memoryview
+
+
+@dataclass
 class Peer:
-    """Another rank, its socket, what came from it that is not yet a whole message, and whether it has closed its end."""
+    """Another rank, its socket, what came of a message whose length is not known yet, or the message, and whether it has closed its end."""
 
     rank: int
     socket: socket.socket
     pending: bytearray = field(default_factory=bytearray)
+    message: Message | None = None
     has_ended: bool = False
 
 

@@ -31,6 +31,10 @@ class StepReport(msgspec.Struct, frozen=True):
     """(real CPU ns, emulated ns) per chunk, and per rank (ns, 0) for all else; shape (chunks + ranks, 2)."""
     moved_bytes: int = 0
     """Bytes of state that passed between ranks before this iteration, for a change of layout."""
+    copy_s: float = 0.0
+    """How long keeping a copy took before this iteration, on the rank where it took longest; 0 where none was due."""
+    copy_bytes: tuple[int, ...] = ()
+    """Memory of the copies on each rank."""
 
 
 class Resumption(NamedTuple):
@@ -84,3 +88,5 @@ class Outcome(msgspec.Struct, frozen=True):
 
     kind: Literal["done", "interrupted"]
     iterations: int
+    sketch: dict[str, tuple[float, ...]] = {}
+    """Of the state in the end (`sketch.py`), where `run.verify` asks for it."""

@@ -76,12 +76,10 @@ class State:
 
 
 class Storage(State):
-    """The state that a rank works on, all zero, and its flat `grad`; `weight` and `weight_grad` are views by tensor name."""
+    """The state that a rank works on, and its flat `grad`, which is zero; `weight` and `weight_grad` are views by tensor name."""
 
     def __init__(self, held: Sequence[Held], slices: Sequence[Slice], dtype: torch.dtype) -> None:
         super().__init__(arranged(held, slices), dtype)
-        for name in STATES:
-            getattr(self, name).zero_()
         self.grad = torch.zeros(self.num_elements, dtype=dtype)
         self.weight: dict[str, torch.Tensor] = {}
         self.weight_grad: dict[str, torch.Tensor] = {}
@@ -91,9 +89,11 @@ class Storage(State):
             self.weight_grad[h.spec.name] = self.grad[span].view(h.shape)
 
     def fill_initial(self, model: ModelSection, seed: int) -> None:
-        """Give every parameter its initial value."""
+        """Give every parameter its initial value; the moments are zero."""
         for h in self.held:
             self.weight[h.spec.name].copy_(torch.from_numpy(initial_values(model, seed, h)))
+        self.exp_avg.zero_()
+        self.exp_avg_sq.zero_()
 
 
 def arranged(held: Sequence[Held], slices: Sequence[Slice]) -> tuple[Held, ...]:

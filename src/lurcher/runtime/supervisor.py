@@ -117,7 +117,7 @@ class Supervisor:
             if self._end.how == "died":
                 raise JobDied(self._end.words)
             patience_s = self._config.run.stop_deadline_s if self._end.how == "done" else INTERRUPTED_S
-            return Outcome(self._end.how, self._machine.ledger.iteration)
+            return Outcome(self._end.how, self._machine.ledger.iteration, self._sketch())
         finally:
             launch.end_ranks(self._started, patience_s)
             del store
@@ -262,6 +262,11 @@ class Supervisor:
         assert isinstance(message, kind)
         return message
 
+    def _sketch(self) -> dict[str, tuple[float, ...]]:
+        """Of the state in the end, from those who hashed it: any owner of an atom tells the same of it."""
+        last = [self._last(rank, Digests) for rank in sorted(self._machine.digested)]
+        return {name: numbers for told in last for name, numbers in told.sketch.items()}
+
     def _name(self, rank: int) -> str:
         place = self._places.get(rank)
         return f"rank {rank} (host {place.host}, pid {self._ranks[rank].pid})" if place else f"rank {rank}"
@@ -284,7 +289,8 @@ def differing(digests: Mapping[int, Mapping[str, str]], iteration: int) -> str:
 def _rules(config: JobConfig) -> Rules:
     run, recovers = config.run, config.run.on_death == "recover"
     copy_every = run.copy_every if recovers else 0
-    return Rules(config.job.iterations, recovers, run.verify_every, copy_every, run.start_deadline_s, run.step_deadline_s)
+    verify_every = run.verify_every or (config.job.iterations if run.verify else 0)  # the last iteration is always among them
+    return Rules(config.job.iterations, recovers, verify_every, copy_every, run.start_deadline_s, run.step_deadline_s)
 
 
 def _report(iteration: int, layout: Layout, acks: list[Ack]) -> StepReport:
@@ -293,4 +299,6 @@ def _report(iteration: int, layout: Layout, acks: list[Ack]) -> StepReport:
     events = np.concatenate([np.frombuffer(ack.events, dtype=EVENT) for ack in acks])
     usage = np.concatenate([np.frombuffer(ack.usage, dtype="<i8").reshape(-1, 2) for ack in acks])
     windows = {ack.rank: (ack.start_ns, ack.end_ns) for ack in acks}
-    return StepReport(iteration, layout, first.loss, first.grad_norm, first.lr, events, windows, usage, sum(ack.moved_bytes for ack in acks))
+    moved_bytes, copy_s = sum(ack.moved_bytes for ack in acks), max(ack.copy_s for ack in acks)
+    copy_bytes = tuple(ack.copy_bytes for ack in acks)
+    return StepReport(iteration, layout, first.loss, first.grad_norm, first.lr, events, windows, usage, moved_bytes, copy_s, copy_bytes)

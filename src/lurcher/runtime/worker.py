@@ -103,6 +103,7 @@ class RankLoop:
         self._lease_s = lease_s(config.run.step_deadline_s)
         self._engine: Engine | None = None
         self._moved_bytes = 0  # that came for the layout of the next iteration
+        self._copy_s = 0.0  # that the copy before the next iteration took
         self._window_ns = 0  # when the last acknowledgement was given
         self._border_ns: int | None = None  # when the border began that the rank is at
 
@@ -156,9 +157,11 @@ class RankLoop:
                 case Compute(generation, iteration):
                     return Done(self._compute(generation, iteration))
                 case KeepCopy(iteration, holders):
+                    begin_ns = time.monotonic_ns()
                     self._built.keep_copy(iteration, dict(holders))
+                    self._copy_s = (time.monotonic_ns() - begin_ns) * 1e-9
                 case Digest(generation, iteration):
-                    return Done(Digests(self._rank, generation, iteration, self._built.digests()))
+                    return Done(self._digest(generation, iteration))
                 case Bench(generation, iteration):
                     return Done(BenchDone(self._rank, generation, iteration, bench_gemm(self._rank, self._device, emulated=self._emulated)))
                 case Prepare(layout, lost, cut):
@@ -206,8 +209,13 @@ class RankLoop:
         usage = np.array(self._device.drain_usage(), dtype="<i8").tobytes()
         lr, events = self._built.learning_rate(iteration), self._recorder.drain().tobytes()
         figures = result.loss, result.grad_norm, lr, result.finite
-        moved_bytes, self._moved_bytes = self._moved_bytes, 0
-        return Ack(self._rank, generation, iteration, *figures, begin_ns, self._window_ns, events, usage, moved_bytes)
+        before, self._moved_bytes, self._copy_s = (self._moved_bytes, self._copy_s), 0, 0.0
+        return Ack(self._rank, generation, iteration, *figures, begin_ns, self._window_ns, events, usage, *before, self._built.copy_bytes)
+
+    def _digest(self, generation: int, iteration: int) -> Digests:
+        is_last = iteration == self._config.job.iterations - 1
+        sketch = self._built.sketch() if is_last and self._config.run.verify else {}
+        return Digests(self._rank, generation, iteration, self._built.digests(), sketch)
 
     def _is_interrupted(self) -> bool:
         """Whether the supervisor has something to say. Asked again and again by whoever waits for another rank, so that it is seen to."""
