@@ -109,9 +109,9 @@ def _verify(
     from lurcher.runtime.fault_free import train_fault_free  # imports torch
 
     def tell(iteration: int, loss: float) -> None:
-        watch.update(_between(config, layout, f"iteration {iteration + 1} of {config.job.iterations} once more without faults", iteration, loss))
+        watch.update(_between(config, layout, f"verifying: once more without faults, iteration {iteration + 1} of {config.job.iterations}", iteration, loss))
 
-    tell(-1, float("nan"))
+    tell(0, float("nan"))
     expected = train_fault_free(config, stopped, tell)
     if expected is None:
         return None
