@@ -32,6 +32,7 @@ from tables import Row, show
 FAULT_EVERY_S = 30.0
 FAULT_LASTS_S = (8.0, 20.0)
 SAMPLE_EVERY_S = 2.0
+NUM_RANKS = 4
 JOB = """
 [job]
 iterations = {iterations}
@@ -51,6 +52,13 @@ copy_every = 10
 respawn = true
 step_deadline_s = 10.0
 """
+
+
+class Kill(NamedTuple):
+    """`rank` is killed `at_s` seconds after the start, or as soon as it and all others are there."""
+
+    at_s: float
+    rank: int
 
 
 class Sample(NamedTuple):
@@ -101,9 +109,8 @@ def soak(folder: Path, duration_s: float, seed: int) -> tuple[list[Sample], list
                 time.sleep(SAMPLE_EVERY_S)
                 now_s = time.monotonic() - begin_s
                 ranks = _ranks(run_dir)
-                if kills and now_s >= kills[0] and len(ranks) == 4:
-                    kills.pop(0)
-                    rank = random.Random(now_s).choice(sorted(ranks))
+                if kills and now_s >= kills[0].at_s and len(ranks) == NUM_RANKS:
+                    rank = str(kills.pop(0).rank)
                     os.kill(ranks[rank], signal.SIGKILL)
                     struck.append(f"rank {rank} killed after {now_s:.0f} s")
                 if ranks and (taken := _sample(now_s, last[0], {"supervisor": process.pid, **ranks}, run_dir)):
@@ -120,16 +127,16 @@ def soak(folder: Path, duration_s: float, seed: int) -> tuple[list[Sample], list
     return samples, struck, f"died: {verdict.get('summary', '')}" if died else "done"
 
 
-def draw(seed: int, duration_s: float) -> tuple[list[str], list[float]]:
-    """Fault texts, and the moments at which a rank is killed: one fault every half minute, every fifth a kill."""
+def draw(seed: int, duration_s: float) -> tuple[list[str], list[Kill]]:
+    """Fault texts, and who is killed when: one fault every half minute, every fifth a kill."""
     rng = random.Random(seed)
     texts, kills = [], []
     for number in range(1, int(duration_s / FAULT_EVERY_S)):
-        at_s = number * FAULT_EVERY_S
+        at_s, rank = number * FAULT_EVERY_S, rng.randrange(NUM_RANKS)
         if number % 5 == 0:
-            kills.append(at_s)
+            kills.append(Kill(at_s, rank))
             continue
-        rank, factor, lasts_s = rng.randrange(4), rng.uniform(1.4, 3.0), rng.uniform(*FAULT_LASTS_S)
+        factor, lasts_s = rng.uniform(1.4, 3.0), rng.uniform(*FAULT_LASTS_S)
         if rng.random() < 0.2:
             texts.append(f"flap rank {rank} x{factor:.2f} every 4s from {at_s:.0f}s for {lasts_s:.0f}s")
         else:

@@ -66,6 +66,7 @@ class RankResult(NamedTuple):
     generations: list[int]
     num_beats: int
     received_bytes: list[int]
+    plans: list[str]
 
 
 def run_jobs(jobs: list[Any], run: Callable[[Any, int, TCPStore], Any] | None = None) -> dict[str, dict[int, Any]]:
@@ -129,12 +130,13 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
         job.config, job.layout, rank, store, recorder, NullDevice(), lambda *beat: beats.append(beat), GROUP_TIMEOUT_S, backend=job.backend
     )
     grads: dict[str, torch.Tensor] = {}
-    losses, norms, rates, events, generations, received_bytes = [], [], [], [], [], []
+    losses, norms, rates, events, generations, received_bytes, plans = [], [], [], [], [], [], []
     for iteration in range(job.iterations):
         layout = job.layout_at(iteration, engine.layout)
         if layout is not engine.layout:
             engine.adopt(layout)
             received_bytes.append(engine.received_bytes)
+            plans.append(engine.plan)
         result = engine.compute(iteration)
         assert result.finite
         grads = {name: value for name, value in engine.state().items() if name.startswith("grad/")}
@@ -147,7 +149,7 @@ def run_rank(job: Job, rank: int, store: TCPStore | None) -> RankResult:
     state = {name: value.numpy() for name, value in (engine.state() | grads).items()}
     digests = engine.digests()
     engine.close()
-    return RankResult(state, digests, losses, norms, rates, events, generations, len(beats), received_bytes)
+    return RankResult(state, digests, losses, norms, rates, events, generations, len(beats), received_bytes, plans)
 
 
 def references_of(jobs: list[Job]) -> dict[bytes, Trained]:

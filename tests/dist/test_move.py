@@ -131,3 +131,10 @@ def test_the_bytes_that_arrive_are_those_that_each_rank_lacked(name, results):
             lacked[rank].append(num_states * num_bytes * sum(size for atom, size in needs.items() if atom not in had))
     assert {rank: result.received_bytes for rank, result in results[name].items()} == lacked
     assert any(sum(sizes) for sizes in lacked.values())
+
+
+@every_job
+def test_all_ranks_make_the_same_plan_out_of_each_layout(name, results):
+    plans = [result.plans for result in results[name].values()]
+    assert all(mine == plans[0] for mine in plans)
+    assert len(plans[0]) == len(BY_NAME[name].layouts) and all(plans[0])

@@ -126,8 +126,8 @@ def test_whoever_comes_back_takes_part_again() -> None:
 
 
 class StepsBeforeTheSeal(RankMachine):
-    def _done(self) -> rv.RankEffect:
-        return (rv.Step(self.iteration),) if self.phase == "computing" and not super()._done() else super()._done()
+    def _done(self, plan: str) -> rv.RankEffect:
+        return (rv.Step(self.iteration),) if self.phase == "computing" and not super()._done(plan) else super()._done(plan)
 
 
 class ObeysAnySeal(RankMachine):
@@ -258,6 +258,30 @@ def test_a_wrong_machine_is_caught(machine: type, scenario: Scenario, said: str)
     with pytest.raises(Wrong) as caught:
         explore(scenario._replace(**{field: machine}))
     assert said in str(caught.value)
+
+
+def told_of(plans: tuple[str, str]) -> tuple[SupervisorMachine, tuple]:
+    """A machine that has ordered a layout, and what it does when its two ranks are ready with these hashes of what they made of it."""
+    layout = Layout.uniform(tp=1, pp=1, dp=2, num_layers=1, num_microbatches=2)
+    machine = SupervisorMachine(sv.Rules(5, recovers=True), layout, "rank {}".format, lambda _: ())
+    for rank in (0, 1):
+        machine.on(sv.Heard(rank, Ready(rank, 1, 0)))
+    for rank in (0, 1):
+        machine.on(sv.Heard(rank, Ack(rank, 0, 0, 0.0, 0.0, 0.0, True, 0, 0, b"", b"")))
+    machine.on(sv.Bordered(Border(layout.with_split((2, 0))), ()))
+    effects = [effect for rank in (0, 1) for effect in machine.on(sv.Heard(rank, Ready(rank, 1, 1, plans[rank])))]
+    return machine, tuple(effects)
+
+
+def test_ranks_that_make_different_moves_of_one_order_do_not_go_on() -> None:
+    machine, effects = told_of(("aa", "aa"))
+    assert machine.phase == "compute" and machine.layout.split == (2, 0)
+    machine, effects = told_of(("aa", ""))  # one that has just come up has nothing to compare
+    assert machine.phase == "compute"
+    machine, effects = told_of(("aa", "bb"))
+    assert machine.phase == "over" and machine.layout.split == (1, 1)
+    (end,) = effects
+    assert end.how == "died" and "rank 0 and rank 1 made different moves out of the order for generation 1" in end.words
 
 
 def test_most_behind_is_the_absent_one() -> None:

@@ -109,7 +109,9 @@ def _verify(
     from lurcher.runtime.fault_free import train_fault_free  # imports torch
 
     def tell(iteration: int, loss: float) -> None:
-        watch.update(_between(config, layout, f"verifying: once more without faults, iteration {iteration + 1} of {config.job.iterations}", iteration, loss))
+        watch.update(
+            _between(config, layout, f"verifying: once more without faults, iteration {iteration + 1} of {config.job.iterations}", iteration, loss)
+        )
 
     tell(0, float("nan"))
     expected = train_fault_free(config, stopped, tell)

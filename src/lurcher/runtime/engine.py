@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -124,6 +124,7 @@ class Engine:
         self._kept = Kept(model, rank)
         self._copy_links: tuple[Mapping[int, int], Link] | None = None
         self.received_bytes = 0
+        self.plan = ""
 
     @property
     def layout(self) -> Layout:
@@ -195,7 +196,7 @@ class Engine:
 
         `lost` ranks hold nothing any more. With a `cut` the state to come is that of the cut: what this rank kept, and what others did.
         Every other rank of both layouts must call it; it can be called again, for another layout, where it failed. `received_bytes` is
-        then what this rank received.
+        then what this rank received, `plan` a hash of who owns what and of all moves: the same on all ranks.
         """
         model = self._config.model
         check_model(model, layout)
@@ -210,7 +211,7 @@ class Engine:
         groups = self._groups if keeps_groups else Groups(model, layout, self._rank, self._store, self._backend, self._patience)
         slices, held = cut_slices(model, layout), held_tensors(model, layout, self._rank)
         self._staged = _Staged(layout, slices, held, groups, self._storage, cut)
-        self.received_bytes = 0
+        self.received_bytes, self.plan = 0, _hash_of(slices, ())
         if cut is not None:
             self._staged = self._staged._replace(storage=self._restored(layout, slices, held, lost, cut))
         elif slices != self._slices:
@@ -259,7 +260,7 @@ class Engine:
         sizes = {spec.name: spec.atom_size for spec in tensor_specs(self._config.model)}
         moves = least_moves(without(self._slices, lost), slices, sizes)
         new = Storage(held, slices_of(slices, self._rank), self._dtype)
-        self._refill(new, lambda _: self._storage, slices_of(self._slices, self._rank), moves, generation)
+        self._refill(new, lambda _: self._storage, slices_of(self._slices, self._rank), moves, generation, slices)
         return new
 
     def _restored(self, layout: Layout, slices: tuple[Slice, ...], held: tuple[Held, ...], lost: Collection[int], cut: Cut) -> Storage:
@@ -273,10 +274,13 @@ class Engine:
         moves = moves_back(cut, model, gone, slices)
         have = slices_of(held_at(cut, model, gone), self._rank)
         source = self._kept.find(cut).source if have else lambda _: new  # without any of it this rank only receives
-        self._refill(new, source, have, moves, layout.generation)
+        self._refill(new, source, have, moves, layout.generation, slices)
         return new
 
-    def _refill(self, new: Storage, source: Source, have: tuple[Slice, ...], moves: tuple[Move, ...], generation: int) -> None:
+    def _refill(
+        self, new: Storage, source: Source, have: tuple[Slice, ...], moves: tuple[Move, ...], generation: int, slices: Sequence[Slice]
+    ) -> None:
+        self.plan = _hash_of(slices, moves)
         self.received_bytes = refill(new, source, have, moves, self._rank, lambda peers: self._links(peers, f"gen{generation}/moves"))
 
     def _links_to_holders(self, iteration: int, holders: Mapping[int, int]) -> Link | None:
@@ -348,6 +352,10 @@ class Engine:
         tables = Tables(self._config.model, self._dtype, vocabulary_rows(self._held))
         pipeline = Pipeline(layout, todo, model, passages, self._loader, tables, self._instruments)
         return _Work(pipeline, GradientSync(layout, self._rank, self._slices, self._storage, self._groups, self._instruments))
+
+
+def _hash_of(slices: Sequence[Slice], moves: Sequence[Move]) -> str:
+    return hashlib.blake2b(msgspec.msgpack.encode((slices, moves)), digest_size=8).hexdigest()
 
 
 def _check_supported(layout: Layout, schedule: str) -> None:

@@ -49,11 +49,15 @@ class Up(_Message, frozen=True):
 
 
 class Ready(_Message, frozen=True):
-    """Rank to supervisor: all that the generation's layout needs is there, connections and state; it waits for Go."""
+    """Rank to supervisor: all that the generation's layout needs is there, connections and state; it waits for Go.
+
+    `plan` is a hash of what the rank made of the order: who owns what, and which atoms move from whom to whom. Empty for a rank that has just come up.
+    """
 
     rank: int
     pid: int
     generation: int
+    plan: str = ""
 
 
 class Ack(_Message, frozen=True):

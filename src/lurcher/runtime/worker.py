@@ -167,6 +167,7 @@ class RankLoop:
                 case Prepare(layout, lost, cut):
                     self._built.prepare(layout, lost, cut)
                     self._moved_bytes = self._built.received_bytes
+                    return Done(plan=self._built.plan)
         except PEER_LOST as error:
             return PeerLost(_words(error))
         return Done()

@@ -107,7 +107,7 @@ class Losses(SupervisorState, ABC):
         self.chosen = resumption.cut
         self.resume_at = self.ledger.iteration if self.chosen is None else self.chosen.iteration
         self.target = self.named(resumption.layout, self.generation + 1)
-        self.phase, self.ready, self.broken = "resume", NOBODY, ()
+        self.phase, self.ready, self.plan, self.broken = "resume", NOBODY, None, ()
         return self.tell_all(Resume(self.target, tuple(sorted(self.gone)), self.resume_at, self.chosen))
 
     def resume(self) -> Effects:

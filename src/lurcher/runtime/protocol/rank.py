@@ -80,9 +80,9 @@ class RankMachine:
         match event:
             case Heard(message):
                 return self._heard(message)
-            case Done(message):
+            case Done(message, plan):
                 told = () if message is None else (Send(message),)
-                return (*told, *self._done())
+                return (*told, *self._done(plan))
             case PeerLost(reason):
                 return self._peer_lost(reason)
             case LeaseOver(after_s):
@@ -134,7 +134,7 @@ class RankMachine:
 
     # --- ends of acts -------------------------------------------------------------------------------------------------------------
 
-    def _done(self) -> Effects:
+    def _done(self, plan: str) -> Effects:
         match self.phase:
             case "computing":
                 self.phase = "waits for the seal"
@@ -142,7 +142,7 @@ class RankMachine:
             case "crossing":
                 return self._cross()
         self.phase = "waits for go"
-        return (Send(Ready(self.rank, self.pid, self.target.generation)),)
+        return (Send(Ready(self.rank, self.pid, self.target.generation, plan)),)
 
     def _peer_lost(self, reason: str) -> Effects:
         """Let everything go, so that others notice too, and wait for the layout to go on with."""

@@ -24,9 +24,10 @@ class Heard(_Value, frozen=True):
 
 
 class Done(_Value, frozen=True):
-    """The act under way is complete; `message` is what it has to tell."""
+    """The act under way is complete; `message` is what it has to tell, `plan` the hash of what it prepared (see Ready)."""
 
     message: FromRank | None = None
+    plan: str = ""
 
 
 class PeerLost(_Value, frozen=True):

@@ -114,9 +114,20 @@ class SupervisorMachine(Losses):
         if message.generation > self.generation:
             return self._refuse(rank, message)
         if message.generation == self.generation and (self.target is not None or self.phase == "start"):
+            if message.plan:
+                self.plan = self.plan or (rank, message.plan)
+                if message.plan != self.plan[1]:
+                    return self._disagree(rank)
             self.ready |= {rank}
             return self.advance()
         return ()
+
+    def _disagree(self, rank: int) -> Effects:
+        """Each rank works out by itself what moves where; if two came to different ends, the state is not what either thinks."""
+        assert self.plan is not None
+        first = self.name_of(self.plan[0])
+        words = f"{first} and {self.name_of(rank)} made different moves out of the order for generation {self.generation}"
+        return self.end(End("died", f"{words}; run the same lurcher on all nodes"))
 
     def _reported(self, rank: int, message: Digests | BenchDone) -> Effects:
         named, is_last = (message.generation, message.iteration), (self.ledger.generation, self.ledger.iteration - 1)
@@ -185,7 +196,7 @@ class SupervisorMachine(Losses):
         layout = None if stop else self._next_layout(wanted.layout, joined)
         bench = tuple(rank for rank in wanted.bench if rank in ranks)
         self.border = Border(layout, bench, self._verifies(iteration, stop=stop), stop, copy)
-        self.target, self.digested, self.benched, self.ready = layout, NOBODY, NOBODY, NOBODY
+        self.target, self.digested, self.benched, self.ready, self.plan = layout, NOBODY, NOBODY, NOBODY, None
         asked: tuple[tuple[Phase, bool], ...] = (("digest", self.border.digest), ("bench", bool(bench)), ("switch", layout is not None))
         self.todo = tuple(phase for phase, is_asked in asked if is_asked)
         seals = tuple(Send(rank, Seal(self.ledger.generation, iteration, self.border)) for rank in sorted(ranks))

@@ -36,6 +36,7 @@ class SupervisorState:
         self.todo: tuple[Phase, ...] = ()  # what it asks for, beyond the present phase
         self.target: Layout | None = None  # the layout that the ranks prepare
         self.digested, self.benched, self.ready = NOBODY, NOBODY, NOBODY
+        self.plan: tuple[int, str] | None = None  # the first rank that was ready with one, and the hash of it
         # losses
         self.broken: tuple[tuple[int, str], ...] = ()  # who has lost a peer, and the reason it gave
         self.failed: tuple[tuple[int, str], ...] = ()  # who has ended itself, or its pipe has; perhaps because of somebody else
