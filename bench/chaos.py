@@ -5,7 +5,7 @@
     python bench/chaos.py --backend fakenccl    on groups with NCCL's manners: nothing is raised when a peer dies; also gloo, local
     python bench/chaos.py --json FILE           also write the rows
 
-Ranks are killed alone, together and by whole nodes, in an iteration, while the layout changes and in a benchmark; they are stopped, spin with the
+Ranks are killed alone, together and by whole nodes, in an iteration, while the layout changes, in a benchmark and in a copy; they are stopped, spin with the
 interpreter's lock, sleep before a collective and block in a read. What must happen is worked out apart from the code under test: a job goes on if and
 only if the ranks that are left hold every atom between them. Every iteration's loss and gradient norm are held against a run without faults, owners
 compare their digests after each iteration, only ranks that were struck may be lost, and nothing may be left behind.
@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from chaos_judge import Loss, Seen, footprint, judge, left_behind
-from chaos_strikes import NODE_SIZE, SIGNALS, BackendName, Strike, draw, struck_rank_main
+from chaos_strikes import COPY_EVERY, NODE_SIZE, SIGNALS, BackendName, Strike, draw, struck_rank_main
 from lurcher.config import JobConfig, JobSection, LayoutSection, ModelSection, PaceSection, RunSection
 from lurcher.control.death import UNMEASURED, way_on
 from lurcher.errors import JobDied
@@ -41,7 +41,6 @@ from lurcher.runtime.reports import Resumption, StepReport
 from lurcher.runtime.supervisor import Supervisor
 
 ITERATIONS = 8
-COPY_EVERY = 3
 SHAPES = ((2, 2, 2), (1, 2, 2), (2, 1, 2), (1, 1, 4), (1, 4, 2))
 HANG_DEADLINE_S = 5.0
 JOB_DEADLINE_S = 120.0

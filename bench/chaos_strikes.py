@@ -37,7 +37,13 @@ SCENARIOS = {
     "killed in a reconfiguration": 5,
     "stopped in a reconfiguration": 2,
     "killed in a benchmark": 3,
+    "killed in a copy": 2,
+    "stopped in a copy": 2,
 }
+COPY_EVERY = 3
+"""Iterations between two copies of the state."""
+COPY_S = 0.006
+"""A copy is under way within so long after the seal before it."""
 NODE_SIZE = 2
 MOST_BEATS = 6
 """Signs of life that every rank gives in every iteration, whatever its part: its start, chunks, and before the sums at the end."""
@@ -95,6 +101,10 @@ def draw(rng: random.Random, num_ranks: int, num_iterations: int) -> tuple[str, 
         return name, (outside(ranks[:1], "stop", iteration),)
     if name in HANGS:
         return name, (inside(ranks[0], name),)
+    if name.endswith("in a copy"):
+        border = rng.choice(range(COPY_EVERY - 1, num_iterations - 2, COPY_EVERY))
+        first = Strike((ranks[0],), "stop" if name.startswith("stopped") else "kill", border, rng.uniform(0.0, COPY_S))
+        return name, (first, outside(ranks[1:2], "kill", when())) if rng.random() < 0.3 else (first,)
     moment: Moment = "benchmark" if name.endswith("benchmark") else "reconfiguration"
     first = outside(ranks[:1], "stop" if name.startswith("stopped") else "kill", when(0), moment)
     return name, (first, outside(ranks[1:2], "kill", when())) if rng.random() < 0.3 else (first,)
