@@ -44,7 +44,7 @@ from lurcher.runtime.pipeline import Pipeline
 from lurcher.runtime.shapes import Held, check_model, held_tensors, tensor_specs
 from lurcher.runtime.sketch import Sketch, sketch_atoms
 from lurcher.runtime.stage import StageModel
-from lurcher.runtime.storage import Storage
+from lurcher.runtime.storage import Storage, arranged
 from lurcher.runtime.tensor_parallel import TensorGroup
 from lurcher.runtime.transfer import STATES, Move, least_moves, without
 
@@ -256,11 +256,14 @@ class Engine:
             self._copy_links = None
 
     def _moved(self, generation: int, slices: tuple[Slice, ...], held: tuple[Held, ...], lost: Collection[int]) -> Storage:
-        """The present state as the new slices ask for it, beside the old one."""
+        """The present state as the new slices ask for it, beside the old one; or just that, where this rank holds the same as before."""
         sizes = {spec.name: spec.atom_size for spec in tensor_specs(self._config.model)}
         moves = least_moves(without(self._slices, lost), slices, sizes)
-        new = Storage(held, slices_of(slices, self._rank), self._dtype)
-        self._refill(new, lambda _: self._storage, slices_of(self._slices, self._rank), moves, generation, slices)
+        mine = slices_of(slices, self._rank)
+        stays = arranged(held, mine) == self._storage.held
+        new = self._storage if stays else Storage(held, mine, self._dtype)
+        have = () if stays else slices_of(self._slices, self._rank)
+        self._refill(new, lambda _: self._storage, have, moves, generation, slices)
         return new
 
     def _restored(self, layout: Layout, slices: tuple[Slice, ...], held: tuple[Held, ...], lost: Collection[int], cut: Cut) -> Storage:
