@@ -47,7 +47,8 @@ def _finding(verdict: VerdictKind, events: Sequence[VerdictEvent], source: Sourc
     if verdict == "fail_stop":
         event = [e for e in events if e.kind in ("fail_stop", "hang")][-1]
         who = " and ".join(map(_name, event.suspects)) or "a part of the job"
-        went_on = f", and the job went on without it {event.lost_s:.1f} s after it was missed" if event.end_iteration is not None else ""
+        them, were = ("them", "they were") if len(event.suspects) > 1 else ("it", "it was")
+        went_on = f", and the job went on without {them} {event.lost_s:.1f} s after {were} missed" if event.end_iteration is not None else ""
         return f"A real fault: {who} {'hangs' if event.kind == 'hang' else 'died'} at iteration {event.onset_iteration}{went_on}"
     if verdict == "not_hardware":
         event = next(e for e in events if e.cause in _WORK)

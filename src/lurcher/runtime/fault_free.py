@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from lurcher.config import JobConfig
 from lurcher.layout import Layout
 from lurcher.model.pace import NoPace
@@ -32,6 +34,8 @@ def train_fault_free(config: JobConfig, should_stop: Callable[[], bool], tell: C
     recorder = Recorder(0)
     engine = Engine(config, layout, 0, None, recorder, NoPace(), lambda iteration, chunk: None, UNUSED_S)
     losses, norms, told_s = [], [], time.monotonic()
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the ranks have: threads that wait for each other in small sums take many times as long on a busy machine
     try:
         for iteration in range(config.job.iterations):
             if should_stop():
@@ -46,4 +50,5 @@ def train_fault_free(config: JobConfig, should_stop: Callable[[], bool], tell: C
                 tell(iteration, result.loss)
         return Trained(tuple(losses), tuple(norms), engine.sketch())
     finally:
+        torch.set_num_threads(num_threads)
         engine.close()
