@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 
+import msgspec
 import pytest
 from planning import assert_sound, rates
 
@@ -135,3 +137,23 @@ def test_a_restart_needs_enough_spare_nodes() -> None:
     assert propose_restart(two) == ()
     one = propose_restart(job(dead=(5,)))[0]
     assert "from the last checkpoint" in one.reason
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_as_long_as_one_rank_lives_there_is_a_way_on(seed: int) -> None:
+    """One loss after the other, each under the layout that an earlier one led to: replicas without any stage beside ones that lack some, routes, standby."""
+    rng = random.Random(seed)
+    tp, pp, dp = rng.choice(((2, 2, 2), (1, 2, 2), (2, 1, 2), (1, 1, 4), (1, 4, 2), (4, 1, 2), (1, 3, 3)))
+    layout, left = Layout.uniform(tp=tp, pp=pp, dp=dp, num_layers=6, num_microbatches=9), set(range(tp * pp * dp))
+    while len(left) > 1:
+        lost = rng.sample(sorted(left), rng.randint(1, len(left) - 1))
+        if set(lost).isdisjoint(layout.ranks):
+            continue
+        left -= set(lost)
+        situation = assess(layout, rates(dead=tuple(lost), layer_bytes=0.0), num_atoms=4)
+        plans = propose_without_dead(situation)
+        assert plans, (layout, lost)
+        for plan in plans:
+            assert left.issuperset(plan.layout.ranks) and plan.layout.num_microbatches == 9
+        layout = rng.choice(plans).layout
+        layout = msgspec.structs.replace(layout, standby=tuple(sorted(left - set(layout.ranks))))

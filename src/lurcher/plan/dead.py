@@ -64,23 +64,30 @@ def _replica(layout: Layout, d: int, smaller: Mapping[At, Stage]) -> Replica:
 
 
 def _shorter(situation: Situation, smaller: Mapping[At, Stage], gone: frozenset[At], named: Action) -> list[Candidate]:
-    """Pipelines without the stages that are gone, their layers over the others."""
+    """Pipelines without the stages that are gone, their layers over the others. A replica without any stage left is no more, and the others run its work."""
     layout = situation.layout
-    if not gone:
+    left = {d: [s for s in range(len(replica.stages)) if (d, s) not in gone] for d, replica in enumerate(layout.replicas)}
+    going_on = [d for d in left if left[d]]
+    if not gone or not going_on:
         return []
-    replicas = []
-    for d in range(len(layout.replicas)):
-        replica = _replica(layout, d, smaller)
-        stages = tuple(stage for s, stage in enumerate(replica.stages) if (d, s) not in gone)
-        if not stages:
-            return []
-        if len(stages) < len(replica.stages):
-            replica = with_layers(Replica(stages, replica.microbatches), apportion(layout.num_layers, (1,) * len(stages)))
-        replicas.append(replica)
-    hit = sorted({d for d, _ in gone})
-    recut = relayered(situation, with_replicas(layout, replicas, ()), hit).layout
-    text = f"{replica_words(hit)} with {sum(1 for _ in gone)} stage{'s' * (len(gone) > 1)} less, the layers over the others"
-    return [Candidate(recut, (named, Action("relayer", text)))]
+    freed = apportion(sum(layout.split[d] for d in left if not left[d]), [max(layout.split[d], 1) for d in going_on])
+    replicas = [_without_stages(layout, _replica(layout, d, smaller), left[d], more) for d, more in zip(going_on, freed, strict=True)]
+    hit = sorted({d for d, _ in gone if left[d]})
+    recut = relayered(situation, with_replicas(layout, replicas, ()), [going_on.index(d) for d in hit]).layout
+    over = sorted(d for d in left if not left[d])
+    actions = [named]
+    if hit:
+        num = sum(1 for d, _ in gone if d in hit)
+        actions.append(Action("relayer", f"{replica_words(hit)} with {num} stage{'s' * (num > 1)} less, the layers over the others"))
+    if over:
+        actions.append(Action("split", f"the micro-batches of {replica_words(over)} to the others"))
+    return [Candidate(recut, tuple(actions))]
+
+
+def _without_stages(layout: Layout, replica: Replica, left: Sequence[int], more: int) -> Replica:
+    """The replica on the stages `left`, with so many more micro-batches; its layers evenly over them where any is gone."""
+    kept = Replica(tuple(replica.stages[s] for s in left), replica.microbatches + more)
+    return kept if len(left) == len(replica.stages) else with_layers(kept, apportion(layout.num_layers, (1,) * len(left)))
 
 
 def _fewer(situation: Situation, smaller: Mapping[At, Stage], gone: frozenset[At], drop: Sequence[int]) -> Iterator[Candidate]:

@@ -37,7 +37,9 @@ def bench_gemm(rank: int, device: Padding, *, emulated: bool) -> BenchResult:
         start_ns = time.monotonic_ns()
         b = a
         for _ in range(products):
-            b = (a @ b) * (2.0 / SIZE)  # of the size of `a` again: halved each time, it would soon be so small that a product takes a hundred times as long
+            b = (a @ b) * (
+                2.0 / SIZE
+            )  # of the size of `a` again: halved each time, it would soon be so small that a product takes a hundred times as long
         if emulated:
             device.pad(NOMINAL_S)
         if repeat:
