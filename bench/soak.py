@@ -33,6 +33,8 @@ FAULT_EVERY_S = 30.0
 FAULT_LASTS_S = (8.0, 20.0)
 SAMPLE_EVERY_S = 2.0
 NUM_RANKS = 4
+LEAST_RANKS = 3
+"""Nobody is killed while fewer are there: one may be on its way back."""
 JOB = """
 [job]
 iterations = {iterations}
@@ -55,7 +57,7 @@ step_deadline_s = 10.0
 
 
 class Kill(NamedTuple):
-    """`rank` is killed `at_s` seconds after the start, or as soon as it and all others are there."""
+    """`rank`, or the next one that is there, is killed `at_s` seconds after the start."""
 
     at_s: float
     rank: int
@@ -109,8 +111,10 @@ def soak(folder: Path, duration_s: float, seed: int) -> tuple[list[Sample], list
                 time.sleep(SAMPLE_EVERY_S)
                 now_s = time.monotonic() - begin_s
                 ranks = _ranks(run_dir)
-                if kills and now_s >= kills[0].at_s and len(ranks) == NUM_RANKS:
-                    rank = str(kills.pop(0).rank)
+                if kills and now_s >= kills[0].at_s and len(ranks) >= LEAST_RANKS:
+                    # A rank is started again three times at most; then it is another one's turn.
+                    first = kills.pop(0).rank
+                    rank = next(name for r in range(NUM_RANKS) if (name := str((first + r) % NUM_RANKS)) in ranks)
                     os.kill(ranks[rank], signal.SIGKILL)
                     struck.append(f"rank {rank} killed after {now_s:.0f} s")
                 if ranks and (taken := _sample(now_s, last[0], {"supervisor": process.pid, **ranks}, run_dir)):

@@ -31,6 +31,7 @@ class Planned:
         self._config, self._strikes = config, strikes
         self._pids: dict[int, int] = {}
         self.reports: list[StepReport] = []
+        self.num_descriptors: list[int] = []
         self.losses: list[tuple[tuple[int, ...], int, Way]] = []
         self.resumes: list[int] = []
 
@@ -42,6 +43,7 @@ class Planned:
 
     def observe(self, report: StepReport) -> None:
         self.reports.append(report)
+        self.num_descriptors.append(len(os.listdir("/proc/self/fd")))
         for rank in self._strikes.pop(report.iteration, ()):
             os.kill(self._pids[rank], signal.SIGKILL)
 
@@ -96,6 +98,8 @@ def test_a_group_of_four_goes_on_with_two_and_the_second_death_takes_the_one_tha
     assert [(ranks, iteration, way.cut) for ranks, iteration, way in seen.director.losses] == [((2,), 3, None), ((0,), 6, None)]
     assert [report.iteration for report in seen.director.reports] == list(range(ITERATIONS))
     check_figures(seen)
+    # A pipe, and the two ends of another that tells that the process has ended: nothing of a lost rank stays open.
+    assert seen.director.num_descriptors[0] - seen.director.num_descriptors[-1] >= 2 * 3
 
 
 def test_when_all_owners_of_a_stage_are_lost_all_go_back_to_their_copies(tmp_path):

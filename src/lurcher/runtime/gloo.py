@@ -28,7 +28,7 @@ class GlooGroup:
         before = _sockets()
         self._group: ProcessGroupGloo | None = ProcessGroupGloo(store, index, size, _options(connect_s, device))
         # Copies, so that a number which gloo gives back and somebody else gets is never shut down by mistake.
-        self._sockets = [socket.socket(fileno=os.dup(number)) for number in _sockets() - before]
+        self._sockets = [socket.socket(fileno=os.dup(number)) for name, number in _sockets().items() if name not in before]
         self._timeout = timedelta(seconds=timeout_s)
 
     def allreduce(self, tensors: list[torch.Tensor]) -> Work:
@@ -80,12 +80,14 @@ def _options(timeout_s: float, device: object) -> ProcessGroupGloo._Options:
     return options
 
 
-def _sockets() -> set[int]:
-    found = set()
+def _sockets() -> dict[str, int]:
+    """Numbers of this process's sockets by the kernel's names. A number may mean another one a moment later, where an old group's is just being closed."""
+    found = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            if entry.readlink().name.startswith("socket:"):
-                found.add(int(entry.name))
+            name = entry.readlink().name
         except OSError:
             continue  # it was the one that this very loop reads from
+        if name.startswith("socket:"):
+            found[name] = int(entry.name)
     return found

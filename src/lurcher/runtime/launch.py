@@ -78,14 +78,20 @@ def start_rank(spec: Spec, rank_main: Callable[..., None], progress: MutableSequ
     return RankProcess(spec.rank, process, ours)
 
 
-def fence(ranks: Sequence[RankProcess], lease_s: float) -> None:
-    """Kill processes and reap them. One that even that does not end is waited for until its lease is over: then it takes no step any more."""
+def fence(ranks: Sequence[RankProcess], lease_s: float) -> tuple[RankProcess, ...]:
+    """Kill processes, reap them, and let all go that they took here. One that even that does not end is waited for until its lease is over: then it
+    takes no step any more; these are returned, to be reaped another time."""
     for r in ranks:
         r.process.kill()
     deadline = time.monotonic() + lease_s
     for r in ranks:
         r.process.join(max(0.0, deadline - time.monotonic()))
         r.conn.close()
+    left = tuple(r for r in ranks if r.process.exitcode is None)
+    for r in ranks:
+        if r not in left:
+            r.process.close()
+    return left
 
 
 def end_ranks(ranks: Sequence[RankProcess], patience_s: float) -> None:

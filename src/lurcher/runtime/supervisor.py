@@ -238,7 +238,9 @@ class Supervisor:
             return  # it is dead, and the next poll says so
 
     def _fence(self, ranks: frozenset[int]) -> Fenced:
-        launch.fence([self._ranks.pop(rank) for rank in sorted(ranks)], lease_s(self._config.run.step_deadline_s) + MARGIN_S)
+        lost = [self._ranks.pop(rank) for rank in sorted(ranks)]
+        left = launch.fence(lost, lease_s(self._config.run.step_deadline_s) + MARGIN_S)
+        self._started = [r for r in self._started if r not in lost or r in left]
         return Fenced(ranks)
 
     # --- processes ----------------------------------------------------------------------------------------------------------------
