@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -64,6 +65,7 @@ def reachable(graph: grimp.ImportGraph, roots: tuple[str, ...]) -> set[str]:
     return found
 
 
+@cache
 def tree_of(module: str) -> ast.Module:
     path = SOURCE / Path(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
