@@ -56,6 +56,12 @@ class LayoutSection(_Section, frozen=True, kw_only=True):
     """Micro-batches of one iteration, over all replicas."""
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     """Order of forward and backward passes in a stage."""
+    ranks_per_node: int = 0
+    """Ranks of an emulated node: rank r is on node r // ranks_per_node of this one host, and slow links between nodes are looked for. 0: all ranks on one node."""
+
+    def node(self, rank: int) -> int:
+        """The emulated node of a rank."""
+        return rank // self.ranks_per_node if self.ranks_per_node else 0
 
 
 class ModelSection(_Section, frozen=True, kw_only=True):
@@ -117,6 +123,15 @@ class PaceSection(_Section, frozen=True, kw_only=True):
     """Work of the output head in layers; all of it, there and back, is done in the backward chunk."""
     noise: float = 0.01
     """Relative scatter of a chunk's emulated time."""
+    link_us: float = 0.0
+    """Microseconds that a transfer between ranks of different nodes takes whatever its size (`layout.ranks_per_node` says which these are)."""
+    link_mb_per_s: float = 0.0
+    """Million bytes a second of a link between two nodes, one way. 0: bytes take no time."""
+
+    @property
+    def has_links(self) -> bool:
+        """Whether a transfer between nodes takes emulated time."""
+        return self.kind == "emulated" and (self.link_us > 0 or self.link_mb_per_s > 0)
 
 
 class DetectSection(_Section, frozen=True, kw_only=True):
@@ -285,6 +300,7 @@ _RANGES: Mapping[str, tuple[float, bool, float]] = {
     **dict.fromkeys(("detect.suspect_iterations", "detect.confirm_iterations"), _ONE),
     **dict.fromkeys(("model.num_layers", "job.seed", "optim.weight_decay", "optim.warmup_iterations", "detect.warmup_iterations"), _ZERO),
     **dict.fromkeys(("pace.token_us", "pace.pair_ns", "pace.head_layers", "plan.cooldown_iterations", "run.verify_every", "run.copy_every"), _ZERO),
+    **dict.fromkeys(("layout.ranks_per_node", "pace.link_us", "pace.link_mb_per_s"), _ZERO),
     **dict.fromkeys(("model.rope_base", "optim.lr", "optim.eps", "optim.clip_norm", "pace.backward_ratio"), _POSITIVE),
     **dict.fromkeys(("run.start_deadline_s", "run.step_deadline_s", "run.stop_deadline_s"), _POSITIVE),
     **dict.fromkeys(("detect.min_slowdown", "detect.rank_slowdown"), _ABOVE_ONE),
@@ -351,6 +367,12 @@ def _check_whole(config: JobConfig) -> None:
     if world_size > MAX_RANKS:
         raise UserError(f"layout.tp x pp x dp is {world_size} ranks; {MAX_RANKS} is the most: lower one of them")
     layout_of(config)
+    if config.pace.has_links and not grid.ranks_per_node:
+        key = "link_us" if config.pace.link_us else "link_mb_per_s"
+        raise UserError(
+            f"pace.{key} is {getattr(config.pace, key):g}, but layout.ranks_per_node is 0: all ranks are on one node, and nothing crosses a link;"
+            " set layout.ranks_per_node as well"
+        )
     if detect.confirm_iterations < detect.suspect_iterations:
         raise UserError(
             f"detect.confirm_iterations is {detect.confirm_iterations}, below detect.suspect_iterations, {detect.suspect_iterations}; a suspicion comes first"

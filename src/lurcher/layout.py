@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -203,6 +203,11 @@ class Layout(msgspec.Struct, frozen=True):
                 cohorts.setdefault((s, t), []).append(r)
         found += [("dp", tuple(sorted(members))) for members in cohorts.values() if len(members) > 1]
         return tuple(Group(i, kind, members) for i, (kind, members) in enumerate(found))
+
+    def in_order(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Working ranks in order of (replica, stage, index): the order in which what they sum goes round among them."""
+        wanted = set(ranks)
+        return tuple(r for _, _, stage in self.stages() for r in stage.ranks if r in wanted)
 
     def with_split(self, split: Sequence[int]) -> Layout:
         """The next generation with other micro-batch counts per replica; routes are dropped, for they name micro-batches."""

@@ -92,6 +92,19 @@ CHUNK = np.dtype(
 """One row a rank, micro-batch and phase: what the expected-time model learns from. Stays on the node of its rank."""
 
 
+TRANSFER = np.dtype(
+    [
+        ("kind", "u1"),  # position in GROUP_KINDS; a pair of stages that pass activations counts as pp
+        ("a", "<i4"),  # Group.id of the layout, or the lower rank of a pair
+        ("b", "<i4"),  # the higher rank of a pair; -1 for a group
+        ("seconds", "<f8"),  # of one call, with everybody there
+        ("num_bytes", "<i8"),  # of one call
+        ("count", "<i4"),  # calls an iteration, one way
+    ]
+)
+"""One row a group or pair of ranks and iteration: how long what passes between them takes, waiting taken off."""
+
+
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a rank runs: every verdict names host and device beside the rank."""
 

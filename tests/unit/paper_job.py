@@ -16,11 +16,13 @@ from lurcher.control.coordinator import Coordinator
 from lurcher.control.death import way_on
 from lurcher.control.orders import BenchReport, Outbox, PlanReport, RanksLost, StepSummary
 from lurcher.layout import Layout
+from lurcher.localize.links import Nodes
 from lurcher.model.critical_path import compile_schedule, finish_times
 from lurcher.model.price import price
 from lurcher.model.rates import Rates
 from lurcher.model.schedule import schedule_text
 from lurcher.records import CHUNK, ITERATION, WORKLOAD, BenchResult, Component, Op, Reconfiguration
+from lurcher.validate.rounds import Round
 
 SEQ_LEN = 64
 OVERHEAD_S = 0.03
@@ -110,6 +112,10 @@ class PaperJob:
         )
         return BenchReport(iteration, results)
 
+    def benchmark_links(self, rounds: tuple[Round, ...], iteration: int) -> BenchReport:
+        """There are no links here."""
+        return BenchReport(iteration, ())
+
 
 def _rows(iteration: int, layout: Layout, chunks: np.ndarray, workload: np.ndarray, duration_s: float) -> np.ndarray:
     rows = np.zeros(len(layout.ranks), ITERATION)
@@ -133,12 +139,13 @@ def drive(
     num_atoms: int = 1,
     deaths: dict[int, tuple[int, ...]] | None = None,
     returns: dict[int, tuple[int, ...]] | None = None,
+    nodes: Nodes | None = None,
 ) -> tuple[Coordinator, list[Outbox]]:
     """Run the job on paper to its end; returns the coordinator and everything it said. A planner answers after `thinks` iterations.
 
     `deaths` and `returns`: ranks that are gone, or stand by again, from an iteration on.
     """
-    coordinator = Coordinator(DetectSection(), plan or PlanSection(), job.layout, "1f1b", emulated=True, num_atoms=num_atoms)
+    coordinator = Coordinator(DetectSection(), plan or PlanSection(), job.layout, "1f1b", emulated=True, num_atoms=num_atoms, nodes=nodes)
     layout, out, said, pause_s = job.layout, Outbox(), [], 0.0
     answers: list[tuple[int, PlanReport]] = []
     for iteration in range(num_iterations):
@@ -154,8 +161,11 @@ def drive(
         if out.problem is not None and planner is not None:
             answers.append((iteration + thinks, PlanReport(iteration, out.problem, planner(out.problem), 0.25)))
         pause_s = 0.0
-        if border.bench:
-            answer = coordinator.step(float(iteration), job.benchmark(border.bench, iteration))
+        if border.bench or border.rounds:
+            rounds = tuple(tuple(pair for pair in one if set(pair) <= set(layout.members)) for one in border.rounds)
+            alone, pairs = job.benchmark(border.bench, iteration), job.benchmark_links(rounds, iteration)
+            report = BenchReport(iteration, (*alone.results, *pairs.results), alone.missing)
+            answer = coordinator.step(float(iteration), report)
             said.append(answer)
             pause_s = 0.15
         if border.layout is not None:

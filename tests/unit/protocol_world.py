@@ -132,7 +132,7 @@ class World(Truth):
             case rv.Digest(generation, iteration):
                 return rv.Done(Digests(rank, generation, iteration, {})), rest
             case rv.Bench(generation, iteration):
-                return rv.Done(BenchDone(rank, generation, iteration, BENCHED)), rest
+                return rv.Done(BenchDone(rank, generation, iteration, (BENCHED,))), rest
             case rv.KeepCopy(iteration):
                 return rv.Done(), rest._replace(latest=(iteration, self.rank(rest).generation), can_confirm=True)
         return rv.Done(), rest

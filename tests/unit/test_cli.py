@@ -154,7 +154,7 @@ def test_every_command_and_option_has_help() -> None:
         (["train"], 2, "Missing argument 'JOB.toml'; see `lurcher train --help`"),
         (["train", "none.toml"], 2, "none.toml does not exist"),
         (["train", "job.toml", "--fault", "slow rank 5 from 3"], 2, "no factor"),
-        (["train", "job.toml", "--fault", "slow link 0-4 x2 from 3"], 2, "cannot be carried out by training yet"),
+        (["train", "job.toml", "--fault", "slow link 0-4 x2 from 3"], 2, "set layout.ranks_per_node, and pace.link_mb_per_s"),
         (["train", "job.toml", "--fault", "slow rank 5 x2 in backward from 3"], 2, "cannot be carried out by training yet"),
         (["train", "job.toml", "--pace", "none", "--fault", "slow rank 5 x2 from 3"], 2, 'pace.kind is "none"'),
         (["train", "job.toml", "--pace", "none", "--chaos", "1"], 2, 'pace.kind is "none"'),

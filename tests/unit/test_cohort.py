@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lurcher.layout import Layout
-from lurcher.localize.cohort import cohort_only, line_for, suspects
+from lurcher.localize.cohort import cohort_only, suspects
+from lurcher.localize.line import line_for
+from lurcher.localize.links import Flow, Nodes, rings_of
 
 LAYOUT = Layout.uniform(tp=2, pp=2, dp=2, num_layers=4, num_microbatches=8)
 STAGE_WORK = {0: 1.0, 1: 1.0, 2: 1.3, 3: 1.3, 4: 1.0, 5: 1.0, 6: 1.3, 7: 1.3}
@@ -150,29 +152,25 @@ def test_the_line_grows_with_noise_and_ranks() -> None:
     assert line_for(8, 0.03, 1.0) > worst
 
 
-def link_ratios(**slow: float) -> dict[int, float]:
-    return {g.id: slow.get(f"{g.kind}_{'_'.join(map(str, g.ranks))}", 1.0) for g in LAYOUT.groups()}
+def flows(**slow: float) -> list[Flow]:
+    """What crosses the links of a job with one rank a node."""
+    nodes, rings = Nodes({r: r for r in LAYOUT.ranks}), rings_of(LAYOUT)
+    known = [(g.kind, rings[g.id]) for g in LAYOUT.groups() if g.kind in ("tp", "dp")] + [("pp", (r, r + 2)) for r in (0, 1, 4, 5)]
+    return [Flow(kind, ranks, nodes.around(ranks), slow.get(f"{kind}_{'_'.join(map(str, ranks))}", 1.0)) for kind, ranks in known]
 
 
 def test_a_slow_link_is_named_when_no_rank_is() -> None:
     ratios, per_unit = job({})
-    found, reason = suspects(ratios, per_unit, LAYOUT, 0.01, 1.10, link_ratios(dp_1_5=3.0))
-    assert [(s.component.kind, s.component.id, s.component.ranks, s.cause) for s in found] == [("link", "1-5", (1, 5), "communication")]
-    assert "link 1-5" in reason
+    found, reason = suspects(ratios, per_unit, LAYOUT, 0.01, 1.10, flows(dp_1_5=3.0))
+    assert [(s.component.kind, s.component.id, s.component.ranks, s.cause) for s in found] == [("link", "node1-node5", (1, 5), "communication")]
+    assert "link node1-node5" in reason
 
 
-def test_only_the_smallest_group_around_a_link_is_named() -> None:
-    ratios, per_unit = job({})
-    slow = link_ratios(tp_4_5=3.0, pp_4_5_6_7=1.4, world_0_1_2_3_4_5_6_7=1.3)
-    found, _ = suspects(ratios, per_unit, LAYOUT, 0.01, 1.10, slow)
-    assert [s.component.ranks for s in found] == [(4, 5)]
-    found, _ = suspects(ratios, per_unit, LAYOUT, 0.01, 1.10, link_ratios(pp_4_5_6_7=2.0))
-    assert [(s.component.kind, s.component.ranks) for s in found] == [("group", (4, 5, 6, 7))]
-
-
-def test_a_slow_rank_outweighs_links() -> None:
-    found, _ = suspects(*job({5: 1.8}), LAYOUT, 0.01, 1.10, link_ratios(dp_1_5=3.0))
-    assert [s.cause for s in found] == ["compute"]
+def test_a_slow_rank_and_a_slow_link_are_both_named_the_rank_first() -> None:
+    found, reason = suspects(*job({5: 1.8}), LAYOUT, 0.01, 1.10, flows(dp_1_5=3.0))
+    assert [s.cause for s in found] == ["compute", "communication"] and "rank 5" in reason
+    assert not any("no rank" in line for line in found[1].evidence)
+    assert [s.cause for s in suspects(*job({5: 1.8}), LAYOUT, 0.01, 1.10, flows())[0]] == ["compute"]
 
 
 def test_slow_from_the_start_is_seen_in_the_cohort_only() -> None:

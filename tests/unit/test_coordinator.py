@@ -80,7 +80,7 @@ def test_a_second_fault_during_mitigation_is_found_too() -> None:
     assert {ranks for ranks, _ in proven} == {(5,), (2,)}
     assert [e.ranks for e in coordinator.episodes] == [{5}, {2}], "another component is another event"
     assert abs(coordinator.episodes[1].onset - 60) <= 1
-    assert {w.rank for w in coordinator.watchlist} == {5, 2}
+    assert {w.part for w in coordinator.watchlist} == {5, 2}
     last = coordinator.reconfigurations[-1].plan.layout.split
     assert abs(last[0] - last[1]) <= 2, "both replicas are about equally slow again"
 

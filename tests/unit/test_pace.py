@@ -83,3 +83,16 @@ def test_waiting_for_a_core_is_no_loss_to_the_device() -> None:
     pace.begin()
     pace.finish(Op.FORWARD, 0, 2.0, 0.5, 64, 1000)
     assert clock.now_ns() * 1e-9 < chunk_s(FakeClock(), []) + 0.012
+
+
+def test_what_a_link_took_inside_a_chunk_comes_on_top_of_the_device() -> None:
+    took_s = []
+    for link_s in (0.0, 0.05):
+        clock = FakeClock()
+        pace = Pace(PaceSection(noise=0.0), 3, 0, [], clock)
+        pace.begin()
+        clock.sleep_s(link_s)
+        pace.exclude_link_ns(round(link_s * 1e9))
+        pace.finish(Op.FORWARD, 0, 2.0, 0.5, 64, 1000)
+        took_s.append(clock.now_ns() * 1e-9)
+    assert took_s[1] - took_s[0] == pytest.approx(0.05, abs=1e-6)

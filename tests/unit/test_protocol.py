@@ -93,7 +93,7 @@ SCENARIOS = {
     "three alike, two deaths": Scenario(all_alike((0, 1, 2)), 1, all_alike, ("kill",), 2, victims=(1, 2)),
     "three alike, two hangs or cut pipes": Scenario(all_alike((0, 1, 2)), 1, all_alike, ("hang", "cut"), 2, victims=(1, 2)),
     "a benchmark and digests": Scenario(
-        all_alike((0, 1, 2)), 2, all_alike, ("kill", "hang"), borders={0: Border(bench=(0, 2))}, verify_every=1, victims=(1, 2)
+        all_alike((0, 1, 2)), 2, all_alike, ("kill", "hang"), borders={0: Border(bench=(0,), rounds=(((0, 2),),))}, verify_every=1, victims=(1, 2)
     ),
     "less work for two": Scenario(all_alike((0, 1, 2)), 2, all_alike, ANY, borders={0: Border(one_works((0, 1, 2)))}, victims=(0, 2)),
     "more work for two": Scenario(one_works((0, 1, 2)), 2, all_alike, ("kill", "hang"), borders={0: Border(all_alike((0, 1, 2)))}),

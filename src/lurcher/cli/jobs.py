@@ -39,9 +39,11 @@ def command_line(context: click.Context) -> str:
 def check_faults(config: JobConfig) -> None:
     """Refuse faults that training here would pass over in silence."""
     for fault in config.fault:
-        if fault.where.kind == "link" or fault.phase:
+        if fault.phase:
+            raise UserError(f'fault "{fault}" cannot be carried out by training yet; it knows faults of whole iterations: leave out in {fault.phase}')
+        if fault.where.kind == "link" and not config.pace.has_links:
             raise UserError(
-                f'fault "{fault}" cannot be carried out by training yet; it knows whole ranks, without a phase: slow, ramp, flap, stop, hang'
+                f'fault "{fault}" slows an emulated link, but links cost nothing here; set layout.ranks_per_node, and pace.link_mb_per_s or pace.link_us'
             )
         if config.pace.kind == "none" and fault.kind not in ("stop", "hang"):
             raise UserError(f'fault "{fault}" slows the emulated device, but pace.kind is "none"; set it to "emulated", or remove the fault')

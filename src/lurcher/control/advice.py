@@ -9,13 +9,14 @@ import msgspec
 
 from lurcher.control.orders import PlanReport
 from lurcher.control.policies import LEVELS, REBALANCE, Policy
-from lurcher.control.view import View
+from lurcher.control.view import NO_LINKS, View
 from lurcher.layout import Layout
+from lurcher.plan.causes import answers
 from lurcher.plan.durations import Durations, learned_levels
 from lurcher.plan.ladder import Level
 from lurcher.plan.moves import SwitchCosts
 from lurcher.plan.problem import Problem
-from lurcher.records import Cause, Plan
+from lurcher.records import Cause, Component, Plan
 
 AS_FAST = 1.005
 """Plans this close to each other count as equally fast: no rate is measured better."""
@@ -39,7 +40,8 @@ class Advice(NamedTuple):
 
         Rebalancing, which costs `border_s`, needs no answer: without one it stands alone, at break-even, for what it leaves is not known.
         """
-        first = (Level(REBALANCE, proof_s + border_s),) if REBALANCE in self.policy.levels else ()
+        rebalances = REBALANCE in self.policy.levels and answers("split", self.problem.causes)
+        first = (Level(REBALANCE, proof_s + border_s),) if rebalances else ()
         if not self.plans:
             return first
         present_s = next(iter(self.plans.values())).present_s
@@ -73,12 +75,12 @@ class Question(NamedTuple):
     untested: tuple[int, ...] = ()
 
 
-def ask(question: Question, policy: Policy, view: View, slowdown: Mapping[int, float]) -> Advice:
+def ask(question: Question, policy: Policy, view: View, slowdown: Mapping[int, float], links: Mapping[Component, float] = NO_LINKS) -> Advice:
     """The question as a problem, with the rates measured so far."""
     healthy_s = view.mean_expected_s(question.home, {})
     problem = Problem(
         layout=question.layout,
-        rates=msgspec.structs.replace(view.rates(slowdown), dead=question.untested),  # neither to be used nor asked for state
+        rates=msgspec.structs.replace(view.rates(slowdown, links), dead=question.untested),  # neither to be used nor asked for state
         schedule=question.schedule,
         causes=tuple(question.causes),
         num_atoms=question.num_atoms,

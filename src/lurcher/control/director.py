@@ -26,6 +26,7 @@ from lurcher.runlog import EventLabel, RunWriter
 from lurcher.runtime.messages import Border, Cut
 from lurcher.runtime.reports import Resumption, StepReport
 from lurcher.track.reduce import reduce_events
+from lurcher.track.transfers import reduce_transfers
 
 RATE_ITERATIONS = 5
 HEALTHY_WINDOW = 15
@@ -151,8 +152,8 @@ class LiveDirector:
         return None if way.plan is None else Resumption(way.plan.layout, way.cut)
 
     def _way_on(self, ranks: tuple[int, ...], layout: Layout, iteration: int, cut: Cut | None) -> Way:
-        view, slowdown = self._coordinator.view, self._coordinator.watchlist.slowdown
-        rates = view.rates(slowdown) if view.ready else UNMEASURED
+        view, watchlist = self._coordinator.view, self._coordinator.watchlist
+        rates = view.rates(watchlist.slowdown, watchlist.links) if view.ready else UNMEASURED
         element_bytes = 8 if self._config.job.dtype == "float64" else 4
         return way_on(self._config.model, layout, ranks, rates, self._config.layout.schedule, iteration, cut, element_bytes=element_bytes)
 
@@ -224,7 +225,10 @@ class LiveDirector:
         answer = self._background.answer(report.iteration)
         if answer is not None:
             self._tell(answer)
-        label = self._tell(StepSummary(report.iteration, report.layout, rows, chunks, workload, duration_s, pause_s, report.moved_bytes))
+        step = StepSummary(report.iteration, report.layout, rows, chunks, workload, duration_s, pause_s, report.moved_bytes)
+        if self._coordinator.view.transfers is not None:
+            step = msgspec.structs.replace(step, transfers=reduce_transfers(report.events, report.layout))
+        label = self._tell(step)
         self._keep_events(report, label)
         self._show(report, duration_s)
 
@@ -238,8 +242,8 @@ class LiveDirector:
                 self._watch.note(decision.reason)
         if any(decision.kind == "plan" for decision in out.decisions):
             self._keep(now_s, Decision(self._iteration, now_s, "note", f"deciding on it took {took_s:.3f} s, after the iteration was sealed"))
-        if out.bench or out.layout is not None:
-            self._next = Border(out.layout, out.bench)
+        if out.bench or out.rounds or out.layout is not None:
+            self._next = Border(out.layout, out.bench, rounds=out.rounds)
         if out.problem is not None:
             self._background.ask(out.problem)
         return out.keep_events

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lurcher.control.parts import Part, part_of
 from lurcher.records import Cause, ChangePoint, Finding, Suspicion
 
 
@@ -49,7 +50,12 @@ class Episode:
     @property
     def ranks(self) -> frozenset[int]:
         """Ranks proven slow in this period."""
-        return frozenset(r for f in self.findings if f.proven for r in f.component.ranks)
+        return frozenset(part for part in self.parts if isinstance(part, int))
+
+    @property
+    def parts(self) -> frozenset[Part]:
+        """Ranks and links proven slow in this period."""
+        return frozenset(part_of(f.component) for f in self.findings if f.proven)
 
     @property
     def lasted_s(self) -> float:

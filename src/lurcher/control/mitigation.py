@@ -209,7 +209,7 @@ class Mitigation:
         remaining_s = self._durations(self._cause).remaining_s(self._slow_s)
         self._returning = None
         question = Question(self._layout, self._home, self._schedule, causes or (self._cause,), self._num_atoms, self._costs, remaining_s, untested)
-        self._advice = ask(question, self._policy, view, watchlist.slowdown)
+        self._advice = ask(question, self._policy, view, watchlist.slowdown, watchlist.links)
         self._set_levels()
         return self._advice.problem
 
@@ -224,7 +224,8 @@ class Mitigation:
         """The healthy layout, where another is in force, and what it is predicted to save: observed times would sum up their noise."""
         if not self._ladder.changed:
             return None
-        home_s, present_s = (view.expected_s(layout, step.workload, watchlist.slowdown) for layout in (self._home, self._layout))
+        faults = watchlist.slowdown, watchlist.links
+        home_s, present_s = (view.expected_s(layout, step.workload, *faults) for layout in (self._home, self._layout))
         return Lower("the healthy layout", 0, present_s - home_s, self._pause_home_s())
 
     def _pause_home_s(self) -> float:
@@ -298,7 +299,7 @@ class Mitigation:
     def _go_home(self, view: View, watchlist: Watchlist, why: str) -> Order:
         """Back to the layout that the job began with: no rank is slow any more, or not enough for another one."""
         home = _next(self._home, self._layout)
-        present_s, predicted_s = (view.mean_expected_s(layout, watchlist.slowdown) for layout in (self._layout, home))
+        present_s, predicted_s = (view.mean_expected_s(layout, watchlist.slowdown, watchlist.links) for layout in (self._layout, home))
         only_split = self._only_split_differs()
         words = f"back to {'/'.join(map(str, home.split))} micro-batches per replica{'' if only_split else ', and to the first layout of layers and ranks'}"
         reason = f"{why}; {words}: predicted {predicted_s:.3f} s an iteration instead of {present_s:.3f} s"

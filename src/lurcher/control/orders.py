@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from lurcher.layout import Layout
 from lurcher.plan.problem import Problem
-from lurcher.records import BenchResult, Decision, Plan, Reconfiguration
+from lurcher.records import TRANSFER, BenchResult, Decision, Plan, Reconfiguration
+from lurcher.validate.rounds import Round
 
 
 class StepSummary(msgspec.Struct, frozen=True):
@@ -24,6 +25,8 @@ class StepSummary(msgspec.Struct, frozen=True):
     """Pause that the ranks spent at the border before this iteration."""
     moved_bytes: int = 0
     """Of state, between ranks, at that border."""
+    transfers: NDArray[np.void] = msgspec.field(default_factory=lambda: np.zeros(0, TRANSFER))
+    """TRANSFER rows, where slow links are looked for."""
 
 
 class BenchReport(msgspec.Struct, frozen=True):
@@ -59,6 +62,9 @@ class Outbox(msgspec.Struct, frozen=True):
     """Orders for the next border, and the decisions that led to them."""
 
     bench: tuple[int, ...] = ()
+    """Ranks to benchmark."""
+    rounds: tuple[Round, ...] = ()
+    """Links to benchmark: round by round, pairs of ranks."""
     layout: Layout | None = None
     problem: Problem | None = None
     """To be planned for beside the training, which does not wait for the answer."""

@@ -27,6 +27,7 @@ from lurcher.control.protocols import Snapshot, Watch
 from lurcher.control.sameness import Step, judge_sameness
 from lurcher.errors import EXIT_DIFFERS, EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB_DIED, JobDied
 from lurcher.layout import Layout
+from lurcher.localize.links import Nodes
 from lurcher.records import Decision, Place
 from lurcher.runlog import RunHeader, RunWriter
 from lurcher.runtime import launch
@@ -62,7 +63,7 @@ def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
         check_nccl(layout.world_size)
     loader = Loader(config.job.corpus, config.job.seed, config.model.seq_len, layout.num_microbatches, bucketed=config.job.bucketed)
     path = Path(config.run.dir) if config.run.dir else _new_run_dir()
-    places = _places(layout)
+    places = _places(config, layout)
     with closing(RunWriter.create(path, _header(config, layout, places, command))) as run:
         return _train(config, layout, loader, places, run, watch)
 
@@ -70,7 +71,10 @@ def run_job(config: JobConfig, *, command: str, watch: Watch) -> JobOutcome:
 def _train(config: JobConfig, layout: Layout, loader: Loader, places: tuple[Place, ...], run: RunWriter, watch: Watch) -> JobOutcome:
     begin = time.monotonic()
     emulated = config.pace.kind == "emulated"
-    coordinator = Coordinator(config.detect, config.plan, layout, config.layout.schedule, emulated=emulated, num_atoms=config.model.num_kv_heads)
+    nodes = Nodes({rank: config.layout.node(rank) for rank in layout.members}) if config.layout.ranks_per_node else None
+    coordinator = Coordinator(
+        config.detect, config.plan, layout, config.layout.schedule, emulated=emulated, num_atoms=config.model.num_kv_heads, nodes=nodes
+    )
     director = LiveDirector(config, layout, coordinator, loader.workload, run, watch, SystemClock(), POLICIES[config.plan.policy].plan)
     watch.update(_between(config, layout, f"starting {layout.world_size} ranks"))
     exit_code, message = EXIT_DONE, "done"
@@ -143,9 +147,12 @@ def _new_run_dir() -> Path:
     return Path(DEFAULT_RUNS) / f"{stamp}-{os.getpid()}"
 
 
-def _places(layout: Layout) -> tuple[Place, ...]:
-    host = socket.gethostname()
-    return tuple(Place(rank, host, rank, "cpu") for rank in layout.ranks)
+def _places(config: JobConfig, layout: Layout) -> tuple[Place, ...]:
+    """Where the ranks run: all on this host, which stands for several nodes where the job says so."""
+    host, per_node = socket.gethostname(), config.layout.ranks_per_node
+    if not per_node:
+        return tuple(Place(rank, host, rank, "cpu") for rank in layout.ranks)
+    return tuple(Place(rank, f"{host}-node{config.layout.node(rank)}", rank % per_node, "cpu") for rank in layout.ranks)
 
 
 def _header(config: JobConfig, layout: Layout, places: tuple[Place, ...], command: str) -> RunHeader:

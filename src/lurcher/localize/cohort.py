@@ -6,16 +6,16 @@ shifts all ranks alike is no rank's fault. A rank whose mates or cohort rose too
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
-from math import isfinite, log, sqrt
+from collections.abc import Collection, Mapping, Sequence, Set
+from math import isfinite
 from statistics import median, median_low
 from typing import NamedTuple
 
-from lurcher.layout import Group, Layout
+from lurcher.layout import Layout
+from lurcher.localize.line import line_for
+from lurcher.localize.links import Flow, link_suspects
 from lurcher.records import Component, Suspicion
 
-ALPHA = 1e-4
-"""Chance that a healthy job with normal scatter has any rank over the line; the line grows with sqrt(log(ranks)) to keep it."""
 MANY_STAGES = 128
 """No job has so many stages: of ranks that are heavier by design, as a last stage may be, there are more than one in so many."""
 _MAD_TO_SIGMA = 1.4826
@@ -43,15 +43,15 @@ def suspects(
     layout: Layout,
     noise: float,
     min_slowdown: float,
-    transfer_ratios: Mapping[int, float] | None = None,
+    flows: Sequence[Flow] = (),
     wait_share: Mapping[int, float] | None = None,
 ) -> tuple[tuple[Suspicion, ...], str]:
     """Suspects, most likely first, and one sentence on why these or why none.
 
     ratios_own: observed over expected busy time of each rank, by its own history (median of a recent window; 1.0 healthy).
     per_unit: busy time per unit of work, any unit common to all. noise: relative scatter of such a ratio on a healthy
-    rank. min_slowdown: least slowdown to be named (GREYHOUND: 1.10). transfer_ratios: transfer time of each group, by
-    `Group.id`, over its own history. wait_share: fraction of the iteration that each rank waits. Ranks that are missing
+    rank. min_slowdown: least slowdown to be named (GREYHOUND: 1.10). flows: what groups and pairs
+    of ranks exchange, over its own history; links that it accuses come after ranks. wait_share: fraction of the iteration that each rank waits. Ranks that are missing
     or not finite are unknown: neither slow nor healthy.
     """
     known = {r: x for r, x in ratios_own.items() if isfinite(x) and x > 0}
@@ -75,10 +75,13 @@ def suspects(
     if named:
         found = tuple(_suspicion(c, common, line, len(known), own, sites, wait_share) for c in named)
         who = " and ".join(f"rank {c.rank} (x{c.slowdown:.2f})" for c in named)
-        return found, f"{who} {'stands' if len(named) == 1 else 'stand'} out of {len(known)} ranks; the line is x{line:.2f}"
-    slow_links = _links(transfer_ratios or {}, layout, noise, min_slowdown)
-    if slow_links:
-        return slow_links, f"no rank's own work rose, but the transfer of {slow_links[0].component.kind} {slow_links[0].component.id} did"
+        reason = f"{who} {'stands' if len(named) == 1 else 'stand'} out of {len(known)} ranks; the line is x{line:.2f}"
+        # A busy host makes ranks stand out; what waits for nobody and takes longer all the same is a link's doing, whoever else is suspected.
+        return (*found, *link_suspects(flows, noise, min_slowdown, alone=False)), reason
+    links = link_suspects(flows, noise, min_slowdown)
+    if links:
+        who = " or ".join(link.component.id for link in links[:4])
+        return links, f"no rank's own work rose, but all that needs link {who} takes longer"
     return (), _why_none(own, common, line, dropped)
 
 
@@ -131,11 +134,6 @@ def _without_history(r: int, ratio: float, peers: tuple[int, ...], layout_known:
             Component.of_rank(r), "compute", ratio, 0.5, (said, "the layout is not known: all ranks are taken to be given the same work")
         )
     return Suspicion(Component.of_rank(r), "compute", ratio, 0.4 if len(peers) == 1 else 0.6, (said,))
-
-
-def line_for(num: int, noise: float, min_slowdown: float) -> float:
-    """The slowdown over which one of `num` is a suspect: `min_slowdown`, or the normal quantile for ALPHA / num where that is more."""
-    return max(min_slowdown, 1.0 + noise * sqrt(2.0 * log(max(1, num) / ALPHA)))
 
 
 def _cohorts(layout: Layout) -> list[list[int]]:
@@ -198,33 +196,6 @@ def _suspicion(
         )
         confidence += 0.3 * (1.0 - confidence) if least else 0.0
     return Suspicion(Component.of_rank(c.rank), "compute", c.slowdown, round(confidence, 3), tuple(evidence))
-
-
-def _links(transfer_ratios: Mapping[int, float], layout: Layout, noise: float, min_slowdown: float) -> tuple[Suspicion, ...]:
-    """Groups whose transfer rose over that of their kind; of nested groups the smallest, for the others contain its link."""
-    groups = {g.id: g for g in layout.groups()}
-    known = {groups[i]: x for i, x in transfer_ratios.items() if i in groups and isfinite(x) and x > 0}
-    line = line_for(max(1, len(known)), noise, min_slowdown)
-    over: dict[Group, float] = {}
-    for group, ratio in known.items():
-        alike = [x for g, x in known.items() if g.kind == group.kind]
-        # A kind with one group only (world) has nothing to be compared with but its own history.
-        own = ratio / median_low(alike) if len(alike) > 1 else ratio
-        if own > line:
-            over[group] = own
-    smallest = [g for g in over if not any(set(other.ranks) < set(g.ranks) for other in over)]
-    found = []
-    for group in sorted(smallest, key=lambda g: (-over[g], g.id)):
-        pair = len(group.ranks) == 2
-        component = (
-            Component("link", f"{group.ranks[0]}-{group.ranks[1]}", group.ranks)
-            if pair
-            else Component("group", f"{group.kind}{group.id}", group.ranks)
-        )
-        said = f"with everybody there, the {group.kind} group of {_names(group.ranks)} takes x{over[group]:.2f} of its usual transfer time; the line is x{line:.2f}"
-        confidence = round(0.8 * (1.0 - 0.5 * (line - 1.0) / (over[group] - 1.0)), 3)
-        found.append(Suspicion(component, "communication", over[group], confidence, (said, "no rank's own work rose")))
-    return tuple(found)
 
 
 def _why_none(own: Mapping[int, float], common: float, line: float, dropped: list[_Candidate]) -> str:

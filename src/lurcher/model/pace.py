@@ -70,6 +70,10 @@ class Pace:
         self._absorbed_ns += absorbed_ns
         self._excluded_ns += duration_ns - absorbed_ns
 
+    def exclude_link_ns(self, duration_ns: int) -> None:
+        """Time of such a collective that an emulated link took: it comes on top of the device's."""
+        self._excluded_ns += duration_ns
+
     def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
         """Sleep until the chunk has lasted its emulated time. `share` is this rank's fraction of the stage's work."""
         self._iteration = iteration
@@ -143,6 +147,9 @@ class NoPace:
         """Nothing to do."""
 
     def exclude_ns(self, duration_ns: int) -> None:
+        """Nothing to do."""
+
+    def exclude_link_ns(self, duration_ns: int) -> None:
         """Nothing to do."""
 
     def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:

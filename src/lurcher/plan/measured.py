@@ -16,7 +16,7 @@ import numpy as np
 from lurcher.errors import UserError
 from lurcher.layout import Layout
 from lurcher.model.price import price
-from lurcher.model.rates import Rates
+from lurcher.model.rates import LinkRate, Rates
 from lurcher.plan.moves import SwitchCosts
 from lurcher.plan.problem import Problem
 from lurcher.records import Cause, Op, Place
@@ -37,6 +37,7 @@ def problem_of_run(path: Path) -> Problem:
     event = next((one for one in reversed(verdict.get("events", [])) if one.get("kind") in ("fail_slow", "fail_stop")), None)
     rates = _healthy_rates(run, layout, _healthy(rows, event, path))
     slowdown, causes = _faults(event)
+    links = _slow_links(event, rates)
     dead = tuple(sorted(slowdown)) if event is not None and event["kind"] == "fail_stop" else ()
     job = run.header.job
     pauses = [d.value["pause_s"] for d in run.decisions() if d.kind == "reconfiguration" and isinstance(d.value, dict) and _applied(d.value)]
@@ -44,7 +45,7 @@ def problem_of_run(path: Path) -> Problem:
     most = max(stage.tp_size for _, _, stage in layout.stages())
     return Problem(
         layout=layout,
-        rates=msgspec.structs.replace(rates, slowdown={} if dead else slowdown, dead=dead),
+        rates=msgspec.structs.replace(rates, slowdown={} if dead else slowdown, dead=dead, links=links),
         schedule=job.get("layout", {}).get("schedule", "1f1b"),
         causes=causes,
         num_atoms=int(job.get("model", {}).get("num_kv_heads", 16 * most)),
@@ -117,6 +118,20 @@ def _faults(event: dict[str, Any] | None) -> tuple[dict[int, float], tuple[Cause
     suspects = event.get("suspects", []) if event is not None else []
     slowdown: dict[int, float] = {}
     for suspect in suspects:
+        if suspect["component"].get("kind") == "link":
+            continue  # its ranks are the ends, and not slow themselves
         for rank in suspect["component"]["ranks"]:
             slowdown[int(rank)] = max(slowdown.get(int(rank), 1.0), float(suspect.get("slowdown") or 1.0))
     return slowdown, tuple(dict.fromkeys(suspect["cause"] for suspect in suspects))
+
+
+def _slow_links(event: dict[str, Any] | None, rates: Rates) -> tuple[LinkRate, ...]:
+    """Links that an event of a verdict names: between the nodes of their ends, or within a node between these."""
+    found = []
+    for suspect in event.get("suspects", []) if event is not None else []:
+        ranks = suspect["component"]["ranks"]
+        if suspect["component"].get("kind") == "link" and len(ranks) == 2:
+            a, b = (rates.node(int(rank)) for rank in ranks)
+            slowdown = float(suspect.get("slowdown") or 1.0)
+            found.append(LinkRate(a, b, slowdown) if a != b else LinkRate(int(ranks[0]), int(ranks[1]), slowdown, "rank"))
+    return tuple(found)

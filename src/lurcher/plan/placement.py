@@ -53,7 +53,8 @@ def swap_words(situation: Situation, after: Layout) -> str:
 
 
 def node_exchanges(layout: Layout, rates: Rates, slow: tuple[LinkRate, ...]) -> Iterator[Layout]:
-    """Every touched node with one of each sort, if both have as many ranks; every touched rank with the others of its node."""
+    """Every touched node with one of each sort, if both have as many ranks; every touched rank with the others of its node; at last parts of
+    two nodes with a slow link between them, so that it carries activations where it carried gradients."""
     by_node = ranks_by_node(layout, rates)
     ends = sorted({end for link in slow for end in (link.a, link.b) if end >= 0 and link.kind == "node"})
     touched_ranks = sorted({end for link in slow for end in (link.a, link.b) if end >= 0 and link.kind == "rank"})
@@ -67,6 +68,22 @@ def node_exchanges(layout: Layout, rates: Rates, slow: tuple[LinkRate, ...]) -> 
         for mate in by_node.get(rates.node(rank), ()):
             if mate != rank and rank in by_node[rates.node(rank)]:
                 yield swapped(layout, [rank], [mate])
+    for link in slow:
+        if link.kind == "node" and link.b not in {link.a, -1}:
+            yield from _part_exchanges(layout, rates, link)
+
+
+def _part_exchanges(layout: Layout, rates: Rates, link: LinkRate) -> Iterator[Layout]:
+    """Whatever a stage has on the one node with whatever another stage has on the other, if both are of one size: tensor groups stay together."""
+    parts: dict[int, list[list[int]]] = {link.a: [], link.b: []}
+    for _, _, stage in layout.stages():
+        for node in parts:
+            mine = [rank for rank in stage.ranks if rates.node(rank) == node]
+            parts[node] += [mine] if mine else []
+    for here in parts[link.a]:
+        for there in parts[link.b]:
+            if len(here) == len(there):
+                yield swapped(layout, here, there)
 
 
 def _list(ranks: Iterable[int]) -> str:

@@ -89,6 +89,8 @@ def badges(facts: Facts) -> list[tuple[str, str]]:
     found = []
     if facts.header.emulated:
         found.append(("emulated devices", "Device time was emulated: the figures show how lurcher acts, not how fast a device is"))
+    if facts.has_emulated_nodes:
+        found.append(("emulated nodes", "All ranks ran on one host, which stood for several nodes"))
     if facts.header.injected:
         found.append(("fault put in on purpose", "; ".join(facts.header.injected)))
     return found

@@ -50,6 +50,11 @@ class Facts:
         return self.verdict.main_event if self.verdict else None
 
     @property
+    def has_emulated_nodes(self) -> bool:
+        """Whether the hosts that places name are one host, which stood for several."""
+        return bool(self.header.job.get("layout", {}).get("ranks_per_node"))
+
+    @property
     def suspects(self) -> frozenset[int]:
         """Ranks of the event's suspects."""
         return frozenset(r for suspect in self.event.suspects for r in suspect.component.ranks) if self.event else frozenset()

@@ -36,7 +36,7 @@ def render_text(run: RunReader) -> str:
 
 def _top(facts: Facts, change: Change | None) -> list[str]:
     head = headline(facts, change)
-    badge = "  [emulated devices]" if facts.header.emulated else ""
+    badge = ("  [emulated devices]" if facts.header.emulated else "") + ("  [emulated nodes]" if facts.has_emulated_nodes else "")
     injected = [f"  put in on purpose: {'; '.join(facts.header.injected)}"] if facts.header.injected else []
     return [
         f"{head.title.upper()}{badge}  {facts.name}",

@@ -24,7 +24,7 @@ from lurcher.layout import Layout
 from lurcher.model.program import joints, tasks
 from lurcher.model.schedule import SPLIT_BACKWARD
 from lurcher.probe.recorder import Recorder
-from lurcher.records import Op
+from lurcher.records import BenchResult, Op
 from lurcher.runtime.adamw import AdamW
 from lurcher.runtime.backend import Backend, Link, Patience, never
 from lurcher.runtime.backends import LocalBackend
@@ -36,6 +36,7 @@ from lurcher.runtime.groups import Groups
 from lurcher.runtime.head import vocabulary_rows
 from lurcher.runtime.instruments import Device, Instruments
 from lurcher.runtime.kept import Kept
+from lurcher.runtime.link_bench import bench_links
 from lurcher.runtime.messages import Cut
 from lurcher.runtime.migrate import Source, refill
 from lurcher.runtime.owners import Slice, cut_slices, slices_of
@@ -47,6 +48,8 @@ from lurcher.runtime.stage import StageModel
 from lurcher.runtime.storage import Storage, arranged
 from lurcher.runtime.tensor_parallel import TensorGroup
 from lurcher.runtime.transfer import STATES, Move, least_moves, without
+from lurcher.runtime.wires import Wires
+from lurcher.validate.rounds import Round
 
 
 class StepResult(msgspec.Struct, frozen=True):
@@ -85,7 +88,7 @@ class Engine:
     after `timeout_s`, to connect for a change of layout after `connect_s`, and at once when it finds `interrupted()`: then the generation's
     groups are aborted and Interrupted is raised. `progress(iteration, chunks begun)` is called at every chunk and before each wait.
     `backend` carries the bytes between ranks; None: LocalBackend.
-    `num_steps` is more than 0 for a rank that comes in the midst of a job: so many steps were taken before it.
+    `num_steps` is more than 0 for a rank that comes in the midst of a job: so many steps were taken before it. `wires`: emulated links, if any.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Engine:
         backend: Backend | None = None,
         interrupted: Callable[[], bool] = never,
         num_steps: int = 0,
+        wires: Wires | None = None,
     ) -> None:
         check_model(config.model, layout)
         _check_supported(layout, config.layout.schedule)
@@ -110,7 +114,7 @@ class Engine:
         self._patience = Patience(timeout_s, timeout_s if connect_s is None else connect_s, interrupted)
         job, model = config.job, config.model
         self._dtype = torch.float64 if job.dtype == "float64" else torch.float32
-        self._instruments = Instruments(recorder, device, progress)
+        self._instruments = Instruments(recorder, device, progress, wires)
         self._instruments.begin_generation(layout.generation)
         self._loader = Loader(job.corpus, job.seed, model.seq_len, layout.num_microbatches, bucketed=job.bucketed)
         self._layout, self._slices, self._held = layout, cut_slices(model, layout), held_tensors(model, layout, rank)
@@ -190,6 +194,15 @@ class Engine:
         num_bytes = self._kept.keep(iteration, self._layout, self._slices, self._storage, holders, links)
         self._instruments.beat()
         return num_bytes
+
+    def bench_links(self, iteration: int, rounds: Sequence[Round]) -> tuple[BenchResult, ...]:
+        """The rounds of links that this rank takes part in, after `iteration`; raises nothing where another rank does not answer."""
+        if not any(self._rank in pair for one in rounds for pair in one):
+            return ()
+        self._instruments.beat()
+        name = f"gen{self._layout.generation}/bench{iteration}"
+        patience = self._patience._replace(timeout_s=self._patience.connect_s)
+        return bench_links(self._rank, rounds, lambda peers: self._links(peers, name, patience), self._instruments.wires, iteration)
 
     def prepare(self, layout: Layout, lost: Collection[int] = (), cut: Cut | None = None) -> None:
         """Get all that `layout` needs beside what there is: connections, and the atoms that this rank lacks. Nothing is given up yet.
@@ -296,10 +309,10 @@ class Engine:
             self._copy_links = holders, self._links(peers, f"gen{self._layout.generation}/copies{iteration}")
         return None if self._copy_links is None else self._copy_links[1]
 
-    def _links(self, peers: Collection[int], name: str) -> Link:
+    def _links(self, peers: Collection[int], name: str, patience: Patience | None = None) -> Link:
         """Links of their own to `peers`, which meet under `name`."""
         assert self._store is not None  # there is another rank, so there was a store to meet at
-        return self._backend.fresh().links(self._rank, peers, (), PrefixStore(name, self._store), self._patience)
+        return self._backend.fresh().links(self._rank, peers, (), PrefixStore(name, self._store), patience or self._patience)
 
     def workload(self, iteration: int) -> npt.NDArray[np.void]:
         """WORKLOAD rows of all global micro-batches of the iteration."""

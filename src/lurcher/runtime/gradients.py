@@ -37,6 +37,7 @@ class _Bucket(NamedTuple):
     """One owner set's gradients: `spans` of the flat gradient, in the order that all owners share."""
 
     handle: Group
+    ring: tuple[int, ...]  # the owners, in the order in which the sum goes round
     spans: list[tuple[int, int]]
     event_group: int
     seq_offset: int  # in the world group, whose numbers are shared out among all sets without a group of their own
@@ -50,6 +51,7 @@ class GradientSync:
         stages = layout.replicas[where.dp].stages
         self._storage, self._instruments, self._world = storage, instruments, groups.world
         self._num_microbatches = layout.num_microbatches
+        self._everybody = layout.in_order(layout.ranks)
         self._tp_size = stages[where.pp].tp_size
         self._tells_loss = where.pp == len(stages) - 1 and where.tp == 0
         mine = slices_of(slices, rank)
@@ -63,7 +65,8 @@ class GradientSync:
             handle = groups.over(owners) if rank in owners else None
             if handle is not None:
                 offset = 0 if owners in data_groups else without_group.index(owners)
-                self._buckets.append(_Bucket(handle, storage.spans(pieces), data_groups.get(owners, WORLD_GROUP), offset))
+                event_group = data_groups.get(owners, WORLD_GROUP)
+                self._buckets.append(_Bucket(handle, layout.in_order(owners), storage.spans(pieces), event_group, offset))
 
     def run(self, loss_sum: float) -> Totals:
         """Sum the gradients in place; `loss_sum` is this rank's sum of mean losses."""
@@ -83,6 +86,7 @@ class GradientSync:
         works = [bucket.handle.all_reduce(flat) for bucket, flat in zip(self._buckets, flats, strict=True)]
         for bucket, flat, work in zip(self._buckets, flats, works, strict=True):
             work.wait()
+            self._over_the_links(bucket.ring, flat)
             end_ns = time.monotonic_ns()
             seq = world_seq + bucket.seq_offset if bucket.event_group == WORLD_GROUP else self._instruments.next_seq(bucket.event_group)
             self._record(bucket.event_group, seq, flat, start_ns, end_ns)
@@ -102,11 +106,16 @@ class GradientSync:
             self._instruments.beat()
             start_ns = time.monotonic_ns()
             self._world.all_reduce(parts).wait()
+            self._over_the_links(self._everybody, parts)
             self._record(WORLD_GROUP, seq, parts, start_ns, time.monotonic_ns())
         square_sum, loss, num_broken = parts.tolist()
         if num_broken:
             return Totals(math.nan, math.nan, False)
         return Totals(loss, math.sqrt(square_sum), True)
+
+    def _over_the_links(self, ring: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Sums that were started together share the links: each has them to itself once the one before it is through."""
+        self._instruments.wires.ring(ring, tensor.numel() * tensor.element_size(), self._instruments.iteration)
 
     def _record(self, group: int, seq: int, tensor: torch.Tensor, start_ns: int, end_ns: int) -> None:
         num_bytes = tensor.numel() * tensor.element_size()

@@ -1,4 +1,4 @@
-"""What the engine tells the outside while it works: events, heartbeats, and the emulated device's hooks."""
+"""What the engine tells the outside while it works: events, heartbeats, and the hooks of emulated device and links."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lurcher.probe.recorder import Recorder
 from lurcher.records import Op
+from lurcher.runtime.wires import NoWires, Wires
 
 GENERATION_CALLS = 1 << 32
 """Call numbers that a generation has to itself: more than a group ever makes calls in one."""
@@ -22,6 +23,10 @@ class Device(Protocol):
 
     def exclude_ns(self, duration_ns: int) -> None:
         """Time spent inside a tensor collective of this chunk, before `finish`."""
+        ...
+
+    def exclude_link_ns(self, duration_ns: int) -> None:
+        """The part of such time that a link took, which is none of the device's."""
         ...
 
     def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
@@ -42,6 +47,9 @@ class NullDevice:
     def exclude_ns(self, duration_ns: int) -> None:
         """Nothing to do."""
 
+    def exclude_link_ns(self, duration_ns: int) -> None:
+        """Nothing to do."""
+
     def finish(self, phase: Op, iteration: int, layers: float, share: float, num_tokens: int, sum_len_sq: int) -> None:
         """Nothing to do."""
 
@@ -50,11 +58,12 @@ class NullDevice:
 
 
 class Instruments:
-    """Recorder, device and progress of one rank, with the iteration and chunk it is in and its call numbers per group."""
+    """Recorder, device, wires and progress of one rank, with the iteration and chunk it is in and its call numbers per group."""
 
-    def __init__(self, recorder: Recorder, device: Device, progress: Callable[[int, int], None]) -> None:
+    def __init__(self, recorder: Recorder, device: Device, progress: Callable[[int, int], None], wires: Wires | None = None) -> None:
         self.record = recorder.record
         self.device = device
+        self.wires: Wires = wires or NoWires()
         self._progress = progress
         self._next_seq: dict[int, int] = {}
         self._first_seq = 0

@@ -9,6 +9,7 @@ import msgspec
 from lurcher.config import JobConfig
 from lurcher.layout import Layout
 from lurcher.records import BenchResult
+from lurcher.validate.rounds import Round
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -86,12 +87,12 @@ class Ack(_Message, frozen=True):
 
 
 class BenchDone(_Message, frozen=True):
-    """Rank to supervisor: the benchmark that the border after `iteration` asked for."""
+    """Rank to supervisor: the benchmarks that the border after `iteration` asked of it, as far as they could be done."""
 
     rank: int
     generation: int
     iteration: int
-    result: BenchResult
+    results: tuple[BenchResult, ...]
 
 
 class Digests(_Message, frozen=True):
@@ -134,6 +135,13 @@ class Border(msgspec.Struct, frozen=True):
     stop: bool = False
     copy: tuple[tuple[int, int], ...] = ()
     """(rank, holder): each member keeps its state as it is after the step, and sends it to its holder."""
+    rounds: tuple[Round, ...] = ()
+    """Links to benchmark: round by round, pairs of ranks."""
+
+    @property
+    def tested(self) -> frozenset[int]:
+        """Ranks with a benchmark to do, alone or with another."""
+        return frozenset((*self.bench, *(rank for one in self.rounds for pair in one for rank in pair)))
 
 
 class Seal(_Message, frozen=True):

@@ -86,6 +86,8 @@ class Passages:
         for part in way.inward:
             start_ns = time.monotonic_ns()
             arrived.append(self._links.receive(part.source, HOP, seq, self._whole[part.start : part.end]))
+            num_bytes = (part.end - part.start) * self._whole.element_size()
+            self._instruments.wires.hop(part.source, self._rank, num_bytes, self._instruments.iteration)
             self._record(Op.RECV, way.event_group, seq, part.source, part.end - part.start, start_ns)
         return (self._with_the_mates(way, arrived, seq) if way.held else _joined(arrived)).view(self._shape)
 

@@ -223,7 +223,8 @@ class Supervisor:
             case TellObserved(iteration, layout):
                 director.observe(_report(iteration, layout, [self._last(rank, Ack) for rank in layout.ranks]))
             case TellBenched(ranks, missing):
-                director.benched(tuple(self._last(rank, BenchDone).result for rank in sorted(ranks)), tuple(sorted(missing)))
+                results = tuple(result for rank in sorted(ranks) for result in self._last(rank, BenchDone).results)
+                director.benched(results, tuple(sorted(missing)))
             case TellResumed(layout, iteration):
                 pause_s = time.monotonic() - (self._missed_s or 0.0)
                 self._missed_s = None

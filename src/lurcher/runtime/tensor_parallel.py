@@ -62,9 +62,14 @@ class TensorGroup:
         start_ns = time.monotonic_ns()
         result = act(self._ranks, tensor)
         end_ns = time.monotonic_ns()
+        num_bytes = tensor.numel() * tensor.element_size()
+        link_ns = instruments.wires.ring(self._ranks, num_bytes, instruments.iteration)
         if not is_last:
             instruments.device.exclude_ns(end_ns - start_ns)
-        num_bytes = tensor.numel() * tensor.element_size()
+        if link_ns:
+            end_ns += link_ns
+            if not is_last:
+                instruments.device.exclude_link_ns(link_ns)
         instruments.record(op, self._event_group, instruments.next_seq(self._event_group), -1, num_bytes, tensor.element_size(), start_ns, end_ns)
         return result
 

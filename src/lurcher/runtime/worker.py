@@ -25,6 +25,7 @@ from lurcher.clock import SystemClock
 from lurcher.errors import EXIT_JOB_DIED, DeadlineExpired, LurcherError
 from lurcher.faults import Fault, factor_at
 from lurcher.layout import Layout
+from lurcher.model.link_pace import LinkPace
 from lurcher.model.pace import NoPace, Pace
 from lurcher.probe.recorder import Recorder
 from lurcher.records import Op
@@ -56,6 +57,7 @@ from lurcher.runtime.protocol.rank_values import (
     Switch,
 )
 from lurcher.runtime.run_delay import RunDelay
+from lurcher.runtime.wires import EmulatedWires, NoWires
 from lurcher.validate.bench_gemm import bench_gemm
 
 PROGRESS_FIELDS = 5
@@ -99,6 +101,8 @@ class RankLoop:
         self._device: Pace | NoPace = (
             Pace(config.pace, spec.rank, config.job.seed, config.fault, SystemClock(), RunDelay()) if self._emulated else NoPace()
         )
+        links = LinkPace(config.pace, config.layout, config.fault)
+        self._wires = EmulatedWires(links, SystemClock()) if config.pace.has_links else NoWires()
         self._backend = backend
         self._lease_s = lease_s(config.run.step_deadline_s)
         self._engine: Engine | None = None
@@ -162,8 +166,9 @@ class RankLoop:
                     self._copy_s = (time.monotonic_ns() - begin_ns) * 1e-9
                 case Digest(generation, iteration):
                     return Done(self._digest(generation, iteration))
-                case Bench(generation, iteration):
-                    return Done(BenchDone(self._rank, generation, iteration, bench_gemm(self._rank, self._device, emulated=self._emulated)))
+                case Bench(generation, iteration, alone, rounds):
+                    found = (bench_gemm(self._rank, self._device, emulated=self._emulated),) if alone else ()
+                    return Done(BenchDone(self._rank, generation, iteration, (*found, *self._built.bench_links(iteration, rounds))))
                 case Prepare(layout, lost, cut):
                     self._built.prepare(layout, lost, cut)
                     self._moved_bytes = self._built.received_bytes
@@ -199,6 +204,7 @@ class RankLoop:
             backend=self._backend,
             interrupted=self._is_interrupted,
             num_steps=iteration,
+            wires=self._wires,
         )
 
     def _compute(self, generation: int, iteration: int) -> Ack:

@@ -19,7 +19,7 @@ from lurcher.track.timeline import IntArray, Timeline, timeline
 
 Rows = npt.NDArray[np.void]
 
-_SYNCHRONISING = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
+SYNCHRONISING = (Op.ALL_REDUCE, Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.BARRIER)
 """Collectives with one common end. BROADCAST is not among them: its root leaves early."""
 
 
@@ -53,7 +53,7 @@ def _wait_and_transfer(line: Timeline) -> _Split:
     op = line.rows["op"]
     length = line.end - line.start
     floor = length.copy()
-    collective = np.flatnonzero(np.isin(op, _SYNCHRONISING))
+    collective = np.flatnonzero(np.isin(op, SYNCHRONISING))
     if len(collective):
         rows = line.rows[collective]
         # num_bytes is part of the key: calls that differ in size are not the same call, whatever their numbers say.

@@ -158,7 +158,7 @@ class RankMachine:
         done = self.generation, self.iteration - 1
         copy: Sequence[Act] = [KeepCopy(self.iteration, border.copy)] if border.copy else []
         digest: Sequence[Act] = [Digest(*done)] if border.digest else []
-        bench: Sequence[Act] = [Bench(*done)] if self.rank in border.bench else []
+        bench: Sequence[Act] = [Bench(*done, self.rank in border.bench, border.rounds)] if self.rank in border.tested else []
         return (*copy, *digest, *bench)
 
     def _cross(self) -> Effects:
@@ -172,7 +172,7 @@ class RankMachine:
         if self.border.layout is not None:
             self.phase, self.target = "preparing", self.border.layout
             return (Prepare(self.border.layout),)
-        if self.border.digest or self.border.bench:
+        if self.border.digest or self.border.tested:
             self.phase = "waits for go"
             return ()
         return self._compute()

@@ -8,6 +8,7 @@ import msgspec
 
 from lurcher.layout import Layout
 from lurcher.runtime.messages import Cut, FromRank, ToRank
+from lurcher.validate.rounds import Round
 
 
 class _Value(msgspec.Struct, frozen=True):
@@ -81,10 +82,12 @@ class Digest(_Value, frozen=True):
 
 
 class Bench(_Value, frozen=True):
-    """Run the benchmark; Done brings BenchDone."""
+    """Run the benchmark of this rank, if asked for, then the links' rounds; Done brings BenchDone. Whoever does not answer fails none of it."""
 
     generation: int
     iteration: int
+    alone: bool = True
+    rounds: tuple[Round, ...] = ()
 
 
 class Prepare(_Value, frozen=True):

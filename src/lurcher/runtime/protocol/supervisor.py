@@ -195,9 +195,10 @@ class SupervisorMachine(Losses):
         joined = NOBODY if stop else self.up
         layout = None if stop else self._next_layout(wanted.layout, joined)
         bench = tuple(rank for rank in wanted.bench if rank in ranks)
-        self.border = Border(layout, bench, self._verifies(iteration, stop=stop), stop, copy)
+        rounds = tuple(kept for one in wanted.rounds if (kept := tuple(pair for pair in one if ranks.issuperset(pair))))
+        self.border = Border(layout, bench, self._verifies(iteration, stop=stop), stop, copy, rounds)
         self.target, self.digested, self.benched, self.ready, self.plan = layout, NOBODY, NOBODY, NOBODY, None
-        asked: tuple[tuple[Phase, bool], ...] = (("digest", self.border.digest), ("bench", bool(bench)), ("switch", layout is not None))
+        asked: tuple[tuple[Phase, bool], ...] = (("digest", self.border.digest), ("bench", bool(self.border.tested)), ("switch", layout is not None))
         self.todo = tuple(phase for phase, is_asked in asked if is_asked)
         seals = tuple(Send(rank, Seal(self.ledger.generation, iteration, self.border)) for rank in sorted(ranks))
         joins = tuple(Send(rank, Resume(layout, (), iteration + 1)) for rank in sorted(joined)) if layout is not None else ()
@@ -212,7 +213,7 @@ class SupervisorMachine(Losses):
             return self.advance()
         if self.border.stop:
             return self.end(End("done"))
-        if self.border.digest or self.border.bench:
+        if self.border.digest or self.border.tested:
             return self.go()
         self.phase = "compute"  # the ranks went on without another word
         return ()

@@ -63,7 +63,7 @@ class SupervisorState:
             case "digest":
                 return (self.ledger.ranks & self.alive) - self.digested
             case "bench":
-                return (frozenset(self.border.bench) & self.alive) - self.benched
+                return (self.border.tested & self.alive) - self.benched
             case "start" | "switch" | "resume":
                 return self.alive - self.ready
         return NOBODY
