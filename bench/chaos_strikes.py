@@ -83,7 +83,9 @@ def draw(rng: random.Random, num_ranks: int, num_iterations: int) -> tuple[str, 
         return Strike(tuple(who), kind, iteration, rng.uniform(0.0, 0.12), moment=moment)
 
     def inside(who: int, kind: str) -> Strike:
-        return Strike((who,), kind, when(0), 0.0, rng.randint(1, MOST_BEATS))
+        iteration = when(0)
+        # The first sign of life of iteration 0 comes from the start: a rank that is lost there ends the job.
+        return Strike((who,), kind, iteration, 0.0, rng.randint(1, MOST_BEATS) + (iteration == 0))
 
     iteration = when()
     if name == "one killed":

@@ -12,7 +12,7 @@ from protocol_values import BACK, EXACT, STOP, Scenario, State, Wrong
 from protocol_world import World
 
 from lurcher.layout import LayerRange, Layout, Replica, Stage
-from lurcher.runtime.messages import Ack, Border, Go, Ready, Resume, Seal, ToRank
+from lurcher.runtime.messages import Ack, Border, Failed, Go, Ready, Resume, Seal, ToRank
 from lurcher.runtime.protocol import rank_values as rv
 from lurcher.runtime.protocol import supervisor_values as sv
 from lurcher.runtime.protocol.losses import most_behind
@@ -258,6 +258,20 @@ def test_a_wrong_machine_is_caught(machine: type, scenario: Scenario, said: str)
     with pytest.raises(Wrong) as caught:
         explore(scenario._replace(**{field: machine}))
     assert said in str(caught.value)
+
+
+def test_at_the_start_the_silent_one_is_named_not_who_gave_up_waiting_for_it() -> None:
+    machine = SupervisorMachine(
+        sv.Rules(5, recovers=True), Layout.uniform(tp=1, pp=1, dp=3, num_layers=1, num_microbatches=3), "rank {}".format, lambda _: ()
+    )
+    for rank in (2, 0):
+        machine.on(sv.Heard(rank, Failed(rank, 0, "waited to connect")))
+    (end,) = machine.on(sv.GraceOver())
+    assert end.how == "died" and end.words == "rank 1 did not come up; rank 2 failed in iteration 0: waited to connect"
+    machine, _ = told_of(("aa", "aa"))
+    machine.on(sv.Heard(1, Failed(1, 1, "no memory")))
+    fence, *_ = machine.on(sv.GraceOver())
+    assert fence == sv.Fence(frozenset({1})) and machine.why == "rank 1 failed in iteration 1: no memory"
 
 
 def told_of(plans: tuple[str, str]) -> tuple[SupervisorMachine, tuple]:

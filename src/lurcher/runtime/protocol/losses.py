@@ -56,7 +56,11 @@ class Losses(SupervisorState, ABC):
             return ()
         if self.failed:
             first, how = self.failed[0]
-            return self.lose(frozenset(dict(self.failed)), f"{self.name_of(first)} failed in iteration {self.ledger.iteration}: {how}")
+            words = f"{self.name_of(first)} failed in iteration {self.ledger.iteration}: {how}"
+            silent = sorted(self.waiting - dict(self.failed).keys()) if self.phase == "start" else []
+            if silent:  # those who wait for them give up before the supervisor does
+                words = f"{' and '.join(map(self.name_of, silent))} did not come up; {words}"
+            return self.lose(frozenset(dict(self.failed)), words)
         ranks, reasons = zip(*sorted(self.broken), strict=True)
         return self.lose(NOBODY, f"ranks {list(ranks)} lost a connection, and none is dead: {reasons[0]}")
 
