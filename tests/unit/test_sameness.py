@@ -74,3 +74,9 @@ def test_the_worst_error_decides(values, dtype):
     assert not judge_sameness(steps, sketch_atoms("param", "head", 0, 1.5 * values), steps, sketch, dtype).same
     assert not judge_sameness([steps[0], Step(float("nan"), 0.5)], sketch, steps, sketch, dtype).same
     assert f"{TOLERANCE[dtype]:g} is allowed" in same.reason
+
+
+def test_a_state_of_which_a_part_is_lost_is_judged_too(values):
+    whole, part = sketch_atoms("param", "head", 0, values), sketch_atoms("param", "head", 0, values[:5])
+    judged = judge_sameness([Step(2.0, 1.0)], part, [Step(2.0, 1.0)], whole, "float64")
+    assert not judged.same and judged.loss_error == 0.0 and "in one of two states only" in judged.reason

@@ -85,7 +85,8 @@ class LiveDirector:
         self.iterations: list[int] = []
         self.paused: set[int] = set()
         self.usage: list[np.ndarray] = []
-        self.steps: list[Step] = []
+        self.steps: dict[int, Step] = {}
+        """By iteration, kept apart from the diagnosis, which may fail."""
         self.copies_s: list[float] = []
         self.copy_bytes: tuple[int, ...] = ()
         """Most memory that copies took, rank by rank."""
@@ -128,7 +129,7 @@ class LiveDirector:
 
     def observe(self, report: StepReport) -> None:
         """One committed iteration: reduce its events, tell the coordinator, keep the records."""
-        self.steps.append(Step(report.loss, report.grad_norm))
+        self.steps[report.iteration] = Step(report.loss, report.grad_norm)
         if report.copy_s:
             self.copies_s.append(report.copy_s)
             self.copy_bytes = max(self.copy_bytes, report.copy_bytes, key=sum)
@@ -185,7 +186,8 @@ class LiveDirector:
         if again_s:
             self._run.go_back(iteration)
             self._kept = {name: at for name, at in self._kept.items() if at < iteration}
-        del self.iterations[num_kept:], self.durations_s[num_kept:], self.steps[num_kept:]
+        del self.iterations[num_kept:], self.durations_s[num_kept:]
+        self.steps = {known: step for known, step in self.steps.items() if known < iteration}
         self.paused = {known for known in self.paused if known < iteration}
         self._iteration = iteration - 1
         return again_s

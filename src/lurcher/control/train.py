@@ -121,7 +121,13 @@ def _verify(
     expected = train_fault_free(config, stopped, tell)
     if expected is None:
         return None
-    return judge_sameness(director.steps, outcome.sketch, list(map(Step, expected.losses, expected.norms)), expected.sketch, config.job.dtype)
+    return judge_sameness(
+        [director.steps[i] for i in sorted(director.steps)],
+        outcome.sketch,
+        list(map(Step, expected.losses, expected.norms)),
+        expected.sketch,
+        config.job.dtype,
+    )
 
 
 @contextmanager
